@@ -1,0 +1,51 @@
+"""The patches that make identity travel, one module per patched library.
+
+Each module says what it patches and why there, and gives its patches as a table, `PATCHES`. They are applied when the
+library is imported, never earlier, and undone by `undo`.
+
+Usage, where an application is started by ``opentelemetry-instrument`` or the Kubernetes operator: nothing; the entry
+point ``otelctx`` of the group ``opentelemetry_instrumentor`` is found and applied. In code, `otelctx.install` is the
+way in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from otelctx.config import Config
+
+
+def load() -> None:
+    """Import what applying the patches needs; nothing of the libraries that they patch."""
+    from otelctx_instrumentation import callbacks, functions, futures, patching, pools, subprocess, threads, tracing
+
+    del callbacks, functions, futures, patching, pools, subprocess, threads, tracing
+
+
+def apply(settings: Config) -> None:
+    """Patch every library that is imported, and each of the others as soon as it is. Idempotent."""
+    from otelctx_instrumentation import callbacks, functions, futures, patching, pools, subprocess, threads, tracing
+
+    threads.configure(settings.threads.service)
+    for module in (threads, futures, callbacks, pools, subprocess, tracing):
+        patching.apply(module.PATCHES)
+    patching.apply(functions.patches(settings.cron.runners))
+    patching.apply(subprocess.spawners(settings.dispatch.spawners))
+    tracing.watch()
+
+
+def undo() -> None:
+    """Put back what was patched, where it is still ours."""
+    from otelctx_instrumentation import patching
+
+    patching.undo()
+
+
+def __getattr__(name: str) -> Any:
+    # OpenTelemetry's base class imports much; only its loader wants it.
+    if name == "OtelctxInstrumentor":
+        from otelctx_instrumentation.instrumentor import OtelctxInstrumentor
+
+        return OtelctxInstrumentor
+    raise AttributeError(f"module 'otelctx_instrumentation' has no attribute {name!r}")

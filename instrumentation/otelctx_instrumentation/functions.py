@@ -1,0 +1,63 @@
+"""Declared functions: calling one of ``cron.runners`` is a cron hop.
+
+What is patched and why there: the function itself, in its module, when the module has been imported; hosts inspect such
+functions, call them by several names and wrap them again, so the replacement keeps name, docstring, signature and
+attributes, and is a coroutine function where the original is one.
+
+What escapes: a reference to the function that was taken while its module was being imported.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from otelctx import arrival, cron, faults
+from otelctx_instrumentation.patching import Active, Patch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+
+def patches(runners: Iterable[str]) -> Iterator[Patch]:
+    """The patches for the declared `runners`, ``module:function`` each."""
+    for path in runners:
+        module, _, name = path.partition(":")
+        yield Patch(module, name, _running)
+
+
+def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    name = getattr(original, "__qualname__", type(original).__qualname__)
+    runner = getattr(original, "__module__", None) or "function"
+
+    def depart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> arrival.Departure | None:
+        if not active.on:
+            return None
+        try:
+            return cron.departure(runner, cron.name_of_job(name, args, kwargs), original)
+        except Exception as exc:
+            faults.internal_error("cron", exc)
+            return None
+
+    if inspect.iscoroutinefunction(original):
+
+        @wraps(original)
+        async def run_async(*args: Any, **kwargs: Any) -> Any:
+            departing = depart(args, kwargs)
+            if departing is None:
+                return await original(*args, **kwargs)
+            arriving = arrival.watched if arrival.mode() == "observe" else arrival.entered
+            with arriving(departing, original):
+                return await original(*args, **kwargs)
+
+        return run_async
+
+    @wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        departing = depart(args, kwargs)
+        if departing is None:
+            return original(*args, **kwargs)
+        return arrival.in_full(departing, original, args, kwargs)
+
+    return run

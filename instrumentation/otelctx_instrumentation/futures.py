@@ -1,0 +1,121 @@
+"""Executors: ``ThreadPoolExecutor.submit`` and ``map``.
+
+What is patched and why there: ``submit`` is where the work departs, in the context of whoever asks for it; ``map``,
+``loop.run_in_executor`` and executor subclasses that override ``_adjust_thread_count`` or call ``super().submit`` go
+through it. ``map`` itself is patched since ``map(buffersize=)`` (3.14) submits its later items from the *consumer's*
+context. Loops are not patched: uvloop's is no ``BaseEventLoop``.
+
+What escapes: a subclass whose ``submit`` never calls ``super().submit``, and executors of other libraries.
+``InterpreterPoolExecutor`` runs its work in another interpreter, where no object of this one can go; it is left alone.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from otelctx import arrival, faults
+from otelctx.policy import EXECUTOR
+from otelctx.snapshot import Snapshot, arrive, depart
+from otelctx_instrumentation import theirs
+from otelctx_instrumentation.brought import context_of
+from otelctx_instrumentation.patching import Active, Patch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class _Item:
+    """One call of a ``map``: all of them depart as the ``map`` did, whoever submits them and when."""
+
+    __slots__ = ("__wrapped__", "snapshot")
+
+    def __init__(self, fn: Callable[..., Any], captured: Snapshot) -> None:
+        self.__wrapped__ = fn
+        self.snapshot = captured
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
+
+
+def _submit(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if type(fn) is FunctionType and active.on and fn.__code__ is not theirs.submitted:
+            try:
+                captured = depart()
+            except Exception as exc:
+                faults.internal_error("executor", exc)
+            else:
+                if not captured.detailed:
+                    return original(self, arrive, captured, EXECUTOR, fn, args, kwargs)
+        if not active.on:
+            return original(self, fn, *args, **kwargs)
+        return original(self, *_call(fn, args, kwargs))
+
+    return submit
+
+
+def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What to submit for ``fn(*args, **kwargs)``: a function and its positional arguments."""
+    try:
+        if isinstance(fn, _Item):
+            captured = fn.snapshot
+            called = fn = fn.__wrapped__
+        else:
+            captured = depart()
+            called = theirs.unwrap(fn)
+            if arrival.mode() != "observe":
+                fn = called
+        brought = context_of(fn)
+        if brought is not None:
+            arrival.compare_brought(captured, EXECUTOR, brought)
+        elif captured.detailed:
+            return arrival.in_full, arrival.Departure(captured, EXECUTOR, called=called), fn, args, kwargs
+        else:
+            return arrive, captured, EXECUTOR, fn, args, kwargs
+    except Exception as exc:
+        faults.internal_error("executor", exc)
+    return _plainly, fn, args, kwargs
+
+
+def _plainly(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return fn(*args, **kwargs)
+
+
+def _map(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def map_(self: Any, fn: Callable[..., Any], *iterables: Any, **kwargs: Any) -> Any:
+        if active.on:
+            try:
+                fn = _Item(fn, depart())
+            except Exception as exc:
+                faults.internal_error("executor", exc)
+        return original(self, fn, *iterables, **kwargs)
+
+    return map_
+
+
+def _submit_to_interpreter(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    # The original here is `ThreadPoolExecutor.submit`, patched by then: go around it.
+    unpatched = getattr(original, "__wrapped__", original)
+
+    def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return unpatched(self, fn, *args, **kwargs)
+
+    return submit
+
+
+def _map_to_interpreter(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    unpatched = getattr(original, "__wrapped__", original)
+
+    def map_(self: Any, fn: Callable[..., Any], *iterables: Any, **kwargs: Any) -> Any:
+        return unpatched(self, fn, *iterables, **kwargs)
+
+    return map_
+
+
+PATCHES = (
+    Patch("concurrent.futures.thread", "ThreadPoolExecutor.submit", _submit),
+    Patch("concurrent.futures.thread", "ThreadPoolExecutor.map", _map),
+    Patch("concurrent.futures.interpreter", "InterpreterPoolExecutor.submit", _submit_to_interpreter),
+    Patch("concurrent.futures.interpreter", "InterpreterPoolExecutor.map", _map_to_interpreter),
+)

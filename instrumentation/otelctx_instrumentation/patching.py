@@ -1,0 +1,127 @@
+"""Applying patches and undoing them.
+
+A patch replaces one attribute of a class or a module with a *plain function*: wrapt's FunctionWrapper costs about a
+microsecond a call and cannot be pickled. wrapt finds the attribute, sets it, and tells when a module is imported.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
+
+from otelctx import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_ABSENT: Final = object()
+
+
+class Active:
+    """Whether a patch is in force.
+
+    A replacement that someone has wrapped since stays in place after `undo`; it looks at this before it does anything.
+    """
+
+    __slots__ = ("on",)
+
+    def __init__(self) -> None:
+        self.on = True
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """One attribute to replace: `path` in `module`, with what `replace` makes of the original."""
+
+    module: str
+    path: str
+    replace: Callable[[Any, Active], Any]
+    """(original, active) -> replacement; the replacement calls the original where ``active.on`` is False."""
+
+
+@dataclass(slots=True)
+class _Applied:
+    owner: Any
+    name: str
+    own: Any
+    """What the owner itself had under the name; `_ABSENT` where it inherits it."""
+    replacement: Any
+    active: Active
+
+
+_lock = _thread.RLock()
+_applied: dict[tuple[str, str], _Applied] = {}
+_generation = 0
+
+
+def apply(patches: Iterable[Patch]) -> None:
+    """Apply each patch now, if its module is imported, or once it is. Applying one twice is applying it once."""
+    generation = _generation
+    for patch in patches:
+
+        def apply_it(module: object, patch: Patch = patch) -> None:
+            if generation == _generation:
+                _apply(patch)
+
+        when_imported(patch.module, apply_it)
+
+
+def when_imported(name: str, hook: Callable[[object], None]) -> None:
+    """Call `hook` with the module `name`, now or when it has been imported. What it raises never reaches the import."""
+    import wrapt
+
+    def contained(module: object) -> None:
+        try:
+            hook(module)
+        except Exception as exc:
+            faults.internal_error("import hook", exc, name)
+
+    wrapt.register_post_import_hook(contained, name)
+
+
+def _apply(patch: Patch) -> None:
+    import wrapt
+
+    with _lock:
+        if (patch.module, patch.path) in _applied:
+            return
+        try:
+            # The module object itself: wrapt would import it again by its name.
+            owner, name, original = wrapt.resolve_path(sys.modules[patch.module], patch.path)
+        except AttributeError:
+            return  # a version of the library that has no such attribute
+        active = Active()
+        replacement = patch.replace(original, active)
+        if getattr(replacement, "__wrapped__", original) is original:
+            replacement = wraps(original)(replacement)
+        own = vars(owner).get(name, _ABSENT)
+        wrapt.apply_patch(owner, name, replacement)
+        _applied[patch.module, patch.path] = _Applied(owner, name, own, replacement, active)
+
+
+def undo() -> None:
+    """Put back every attribute that is still ours, in reverse order; the others go inert."""
+    global _generation
+    with _lock:
+        _generation += 1
+        while _applied:
+            _, done = _applied.popitem()
+            done.active.on = False
+            if vars(done.owner).get(done.name) is not done.replacement:
+                continue
+            if done.own is _ABSENT:
+                delattr(done.owner, done.name)
+            else:
+                setattr(done.owner, done.name, done.own)
+
+
+def applied() -> list[tuple[str, str, bool]]:
+    """What is patched: (module, attribute, whether ours is the outermost), in the order in which it was applied."""
+    with _lock:
+        return [
+            (module, path, vars(done.owner).get(done.name) is done.replacement)
+            for (module, path), done in _applied.items()
+        ]

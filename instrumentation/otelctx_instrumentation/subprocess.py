@@ -1,0 +1,154 @@
+"""Child processes: ``subprocess.Popen``, ``os.posix_spawn``, ``os.spawn*``, ``os.system``, multiprocessing's spawn.
+
+What is patched and why there: each of these decides what environment the child gets. ``run``, ``os.popen`` and
+``asyncio.create_subprocess_*`` are built on ``Popen``. The ones that would inherit the C environment (``os.spawnv``,
+``os.system``, multiprocessing's spawn by ``_posixsubprocess.fork_exec``) are given an environment of their own where it
+has to differ. The process's environment is never written.
+
+What escapes: ``os.exec*`` (no child), ``os.fork`` (the child is this process, with its identity), whatever forks in C.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from otelctx import children
+from otelctx_instrumentation.patching import Active, Patch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+
+def _popen(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    # Popen(args, bufsize, executable, stdin, stdout, stderr, preexec_fn, close_fds, shell, cwd, env, …)
+    position = 10
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        if active.on:
+            given = args[position] if len(args) > position else kwargs.get("env")
+            changed = children.environment(given, os.environ)
+            if changed is not None:
+                if len(args) > position:
+                    args = (*args[:position], changed, *args[position + 1 :])
+                else:
+                    kwargs["env"] = changed
+        original(self, *args, **kwargs)
+
+    return __init__
+
+
+def _posix_spawn(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def posix_spawn(path: Any, argv: Any, env: Any, /, **kwargs: Any) -> Any:
+        changed = children.environment(env, os.environ) if active.on and env is not None else None
+        return original(path, argv, env if changed is None else changed, **kwargs)
+
+    return posix_spawn
+
+
+def _spawn_without_environment(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    """``os.spawnv`` and ``spawnvp``, by the function of the same name that takes an environment."""
+    name = f"{original.__name__}e"
+
+    def spawn(mode: int, file: Any, args: Any) -> Any:
+        changed = children.environment(None, os.environ) if active.on else None
+        if changed is None:
+            return original(mode, file, args)
+        with_environment = getattr(os, name)
+        return getattr(with_environment, "__wrapped__", with_environment)(mode, file, args, changed)
+
+    return spawn
+
+
+def _spawn_with_environment(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def spawn(mode: int, file: Any, args: Any, env: Any) -> Any:
+        changed = children.environment(env, os.environ) if active.on else None
+        return original(mode, file, args, env if changed is None else changed)
+
+    return spawn
+
+
+def _system(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def system(command: Any) -> int:
+        changed = children.environment(None, os.environ) if active.on else None
+        if changed is None:
+            return int(original(command))
+        return _system_in(command, changed)
+
+    return system
+
+
+def _system_in(command: Any, environment: dict[str, str]) -> int:
+    """`os.system` in an `environment`: as POSIX has it, the parent ignores SIGINT and SIGQUIT meanwhile."""
+    import signal
+    import threading
+
+    ignored = {}
+    if threading.current_thread() is threading.main_thread():
+        ignored = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
+    try:
+        pid = os.posix_spawn("/bin/sh", ["sh", "-c", command], environment, setsigdef=list(ignored))
+        return os.waitpid(pid, 0)[1]
+    finally:
+        for number, handler in ignored.items():
+            signal.signal(number, handler)
+
+
+def _fork_exec(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    # fork_exec(args, executable_list, close_fds, pass_fds, cwd, env, …); an env of None is the C environment.
+    position = 5
+
+    def fork_exec(*args: Any) -> Any:
+        if active.on and len(args) > position and args[position] is None:
+            changed = children.environment(None, os.environ)
+            if changed is not None:
+                encoded = [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in changed.items()]
+                args = (*args[:position], encoded, *args[position + 1 :])
+        return original(*args)
+
+    return fork_exec
+
+
+def _spawner(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    import inspect
+
+    if inspect.iscoroutinefunction(original):
+
+        @wraps(original)
+        async def spawn_async(*args: Any, **kwargs: Any) -> Any:
+            if not active.on:
+                return await original(*args, **kwargs)
+            with children.spawning():
+                return await original(*args, **kwargs)
+
+        return spawn_async
+
+    @wraps(original)
+    def spawn(*args: Any, **kwargs: Any) -> Any:
+        if not active.on:
+            return original(*args, **kwargs)
+        with children.spawning():
+            return original(*args, **kwargs)
+
+    return spawn
+
+
+def spawners(paths: Iterable[str]) -> Iterator[Patch]:
+    """The patches for the declared dispatchers' spawn functions, ``module:function`` each."""
+    for path in paths:
+        module, _, name = path.partition(":")
+        yield Patch(module, name, _spawner)
+
+
+PATCHES = (
+    Patch("subprocess", "Popen.__init__", _popen),
+    Patch("os", "posix_spawn", _posix_spawn),
+    Patch("os", "posix_spawnp", _posix_spawn),
+    Patch("os", "spawnv", _spawn_without_environment),
+    Patch("os", "spawnvp", _spawn_without_environment),
+    Patch("os", "spawnve", _spawn_with_environment),
+    Patch("os", "spawnvpe", _spawn_with_environment),
+    Patch("os", "system", _system),
+    Patch("_posixsubprocess", "fork_exec", _fork_exec),
+)

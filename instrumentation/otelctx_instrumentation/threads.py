@@ -1,0 +1,199 @@
+"""Threads: ``Thread.start``, and ``Timer.start``.
+
+What is patched and why there: ``start`` is where a thread departs, in the context of whoever starts it. It puts an
+object in the instance's ``run`` that the new thread calls: that covers subclasses that override ``run`` without
+``super().run()``, which a patch of ``Thread.run`` does not, and works on 3.11 to 3.15 alike (3.14 calls
+``self._context.run(self.run)``). ``Timer.start`` is patched too, since OpenTelemetry's threading instrumentor gives
+``Timer`` a ``start`` of its own that goes around ``Thread``'s.
+
+*Service threads* (pool workers, exporters, scheduler loops; `SERVICE` and the configuration) serve everybody, so they
+start in a context without any key or span, whoever starts them.
+
+What escapes: a subclass whose ``start`` never calls ``super().start()``, and ``_thread.start_new_thread``. An explicit
+``Thread(context=…)`` (3.14) is its author's, and is left as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from typing import TYPE_CHECKING, Any, Final
+
+from otelctx import arrival, faults, metrics, runtime
+from otelctx.policy import NAMES, THREAD
+from otelctx.policy import SERVICE as SERVICE_KIND
+from otelctx.snapshot import Snapshot, arrive, depart
+from otelctx_instrumentation.patching import Active, Patch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextvars import Context
+    from threading import Thread
+
+SERVICE: Final = (
+    "concurrent.futures.thread:_worker",
+    "concurrent.futures.process:_ExecutorManagerThread.run",
+    "concurrent.futures.process:_queue_management_worker",
+    "multiprocessing.pool:worker",
+    "multiprocessing.pool:Pool._handle_*",
+    "multiprocessing.queues:Queue._feed",
+    "multiprocessing.managers:*",
+    "multiprocessing.resource_sharer:*",
+    "logging.handlers:QueueListener._monitor",
+    "opentelemetry.sdk.*",
+    "opentelemetry.exporter.*",
+    "grpc.*",
+    "sentry_sdk.*",
+    "ddtrace.*",
+    "apscheduler.schedulers.*",
+)
+"""``module:function`` globs of the targets (or ``run`` methods) of well-known service threads."""
+
+_cleared = metrics.hop_counter(NAMES[SERVICE_KIND], "cleared")
+_nothing = metrics.hop_counter(NAMES[THREAD], "empty")
+
+_target_is_service: re.Pattern[str]
+_name_is_service: re.Pattern[str] | None
+
+
+def configure(service: Iterable[str]) -> None:
+    """Take `service` for service threads, besides the built-in ones: globs on names, or on ``module:function``."""
+    global _target_is_service, _name_is_service
+    given = tuple(service)
+    _target_is_service = _any_of([*SERVICE, *(glob for glob in given if ":" in glob)])
+    names = [glob for glob in given if ":" not in glob]
+    _name_is_service = _any_of(names) if names else None
+
+
+def _any_of(globs: list[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, globs)))
+
+
+configure(())
+
+_ABSENT: Final = object()
+
+
+class _Runner:
+    """What a starting thread has for its ``run``, until it runs.
+
+    An object, and emptied at entry: a closure would name itself through the thread, in a cycle. It takes an optional
+    positional argument, since Sentry's replacement of ``run`` passes one.
+    """
+
+    __slots__ = ("carried", "earlier", "thread")
+
+    def __init__(self, thread: Thread, carried: Snapshot | arrival.Departure) -> None:
+        self.thread: Thread | None = thread
+        self.carried: Snapshot | arrival.Departure | None = carried
+        self.earlier = vars(thread).get("run", _ABSENT)
+
+    def remove(self) -> None:
+        """Give the instance back the ``run`` that it had, where ours is still there."""
+        thread = self.thread
+        if thread is None or vars(thread).get("run") is not self:
+            return
+        if self.earlier is _ABSENT:
+            del thread.__dict__["run"]
+        else:
+            thread.__dict__["run"] = self.earlier
+
+    def __call__(self, *_: Any) -> None:
+        thread, carried = self.thread, self.carried
+        if thread is None or carried is None:  # called again, by somebody who kept it
+            import threading
+
+            threading.current_thread().run()
+            return
+        self.remove()
+        run: Any = thread.run if self.earlier is _ABSENT else self.earlier
+        if run is self or isinstance(run, _Runner):
+            run = type(thread).run.__get__(thread)
+        self.thread = self.carried = self.earlier = None
+        try:
+            if isinstance(carried, Snapshot):
+                arrive(carried, THREAD, _run, (thread, run), {})
+            else:
+                arrival.in_full(carried, _run, (thread, run), {})
+        finally:
+            del thread, carried, run
+
+
+def _run(thread: Thread, run: Callable[[], None]) -> None:
+    # OpenTelemetry's threading instrumentor attaches what it noted when the thread was started, inside of this.
+    if "_otel_context" in thread.__dict__ and arrival.mode() != "observe":
+        thread.__dict__["_otel_context"] = runtime.variable.get()
+    try:
+        run()
+    finally:
+        del thread, run
+
+
+def _is_service(thread: Thread) -> bool:
+    target = getattr(thread, "_target", None)
+    fn = target if target is not None else type(thread).run
+    module = getattr(fn, "__module__", None)
+    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    if _target_is_service.match(f"{module}:{name}"):
+        return True
+    return _name_is_service is not None and _name_is_service.match(thread.name) is not None
+
+
+def _start(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def start(self: Thread) -> None:
+        if not active.on:
+            original(self)
+            return
+        runner: _Runner | None = None
+        neutral: Context | None = None
+        try:
+            neutral, runner = _prepare(self)
+        except Exception as exc:
+            faults.internal_error("thread", exc)
+        try:
+            if neutral is not None:
+                neutral.run(original, self)
+            else:
+                original(self)
+        except BaseException:
+            if runner is not None:
+                runner.remove()
+            raise
+        finally:
+            del runner, neutral
+
+    return start
+
+
+def _prepare(thread: Thread) -> tuple[Context | None, _Runner | None]:
+    """How to start `thread`: in a neutral context, or with a runner; or neither, and as it is."""
+    already = vars(thread).get("run")
+    if isinstance(already, _Runner) or getattr(thread, "_context", None) is not None:
+        return None, None
+    started = getattr(thread, "_started", None)
+    if started is None or started.is_set():  # the original says what is wrong
+        return None, None
+    if _is_service(thread):
+        _cleared()
+        if arrival.mode() == "observe":
+            return None, None
+        if "_otel_context" in thread.__dict__:
+            thread.__dict__["_otel_context"] = runtime.empty
+        return arrival.neutral(), None
+    captured = depart()
+    carried: Snapshot | arrival.Departure = captured
+    if captured.detailed:
+        carried = arrival.Departure(captured, THREAD, called=getattr(thread, "_target", None) or thread.run)
+    elif not captured.size:
+        _nothing()
+        return None, None
+    runner = _Runner(thread, carried)
+    thread.__dict__["run"] = runner
+    return None, runner
+
+
+PATCHES = (
+    # Timer first: its original is then `Thread`'s, and a timer is not prepared twice.
+    Patch("threading", "Timer.start", _start),
+    Patch("threading", "Thread.start", _start),
+)

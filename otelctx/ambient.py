@@ -1,0 +1,89 @@
+"""Reading the places that only say whose work this is: getters and environment variables.
+
+A getter is code of the application, called at a moment that its author did not foresee: it may raise, and it may wait
+for a lock that the departing thread holds. So it is asked on a thread of its own, in a copy of the current context,
+and the work goes on without an answer when there is none in time.
+"""
+
+from __future__ import annotations
+
+import _thread
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Final
+
+from otelctx import faults
+from otelctx.keys import EnvSource, GetterSource, Key, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from otelctx.keys import Reading
+
+PATIENCE: Final = 0.5
+"""Seconds that a getter may take. One that takes longer is not asked again."""
+
+_given_up: set[str] = set()
+
+
+def read(source: GetterSource | EnvSource) -> Reading:
+    """What `source` says in the current context; None where it cannot be asked. Never raises."""
+    if isinstance(source, EnvSource):
+        return source.read()
+    if source.label in _given_up:
+        return None
+    try:
+        function = source.function()
+        return None if function is None else source.reading(_ask(source, function))
+    except Exception as exc:
+        faults.internal_error("getter", exc, f"{source.label} could not be asked")
+        return None
+
+
+def _ask(source: Source, function: Callable[[], object]) -> object:
+    answered = _thread.allocate_lock()
+    answered.acquire()
+    answer: list[object] = []
+    raised: list[Exception] = []
+    context = copy_context()
+
+    def ask() -> None:
+        try:
+            answer.append(context.run(function))
+        except Exception as exc:
+            raised.append(exc)
+        finally:
+            answered.release()
+
+    # Not a `threading.Thread`: nothing of it is patched, named or joined, and none of ours may hop.
+    _thread.start_new_thread(ask, ())
+    if not answered.acquire(timeout=PATIENCE):
+        _given_up.add(source.label)
+        raise TimeoutError(f"no answer within {PATIENCE} s; it is not asked again")
+    if raised:
+        raise raised[0]
+    return answer[0]
+
+
+def value(key: Key) -> tuple[str, str] | None:
+    """What the key's getters and environment variables say, strongest first, and which of them it comes from.
+
+    A getter that only hands on what a weaker source holds is not where the value came from: the last one that says the
+    same is named.
+    """
+    found: tuple[str, str] | None = None
+    for source in key.ambient:
+        reading = read(source)
+        if reading and (found is None or reading == found[0]):
+            found = (reading, source.label)
+    return found
+
+
+def readings(key: Key) -> Iterator[tuple[Source, Reading]]:
+    """Each getter's and environment variable's own answer."""
+    for source in key.ambient:
+        yield source, read(source)
+
+
+def forget() -> None:
+    """Ask every getter again."""
+    _given_up.clear()

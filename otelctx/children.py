@@ -1,0 +1,163 @@
+"""What a child process's environment says: this context's keys, and whether the child holds the claim.
+
+Only the environment that the child is given is changed; the process's own is never written. An environment that the
+caller passed by itself is changed only in a declared variable that still equals the process's value: whatever differs
+was set there on purpose.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+from otelctx import alerts, arrival, faults, flow, ownership, spans
+from otelctx import place as places
+from otelctx.claim import Claim
+from otelctx.keys import EnvSource
+from otelctx.mismatch import Mismatch
+from otelctx.ownership import MARKER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from otelctx.config import Config
+    from otelctx.mismatch import Reason
+
+_SPAWNING: Final[ContextVar[bool]] = ContextVar("otelctx.spawning", default=False)
+
+_prefix: str | None = None
+_behaviour_only: frozenset[str] = frozenset()
+_parts: dict[str, str] = {}
+_carrier = False
+
+
+def configure(settings: Config) -> None:
+    """Take the claim's variables, and whether children get a carrier, from `settings`."""
+    global _prefix, _behaviour_only, _parts, _carrier
+    _prefix = settings.claim.env_prefix
+    _behaviour_only = frozenset(settings.claim.behaviour_only)
+    _parts = dict(settings.claim.env)
+    _carrier = settings.subprocess.carrier
+
+
+@contextmanager
+def spawning() -> Iterator[None]:
+    """Within the block, children are started by the dispatcher: they keep the claim that they are given."""
+    token = _SPAWNING.set(True)
+    try:
+        yield
+    finally:
+        _SPAWNING.reset(token)
+
+
+def environment(given: Mapping[str, str] | None, process: Mapping[str, str]) -> dict[str, str] | None:
+    """The environment for a child that was to get `given` (None: the process's own, `process`); None to leave it so.
+
+    Never raises; thread-safe.
+    """
+    try:
+        changes = _changes(process if given is None else given, process)
+        if not changes:
+            return None
+        if arrival.mode() == "observe":
+            _report(changes, process if given is None else given)
+            return None
+        child = dict(process if given is None else given)
+        for name, value in changes.items():
+            if value is None:
+                child.pop(name, None)
+            else:
+                child[name] = value
+        return child
+    except Exception as exc:
+        faults.internal_error("subprocess", exc)
+        return None
+
+
+def _report(changes: Mapping[str, str | None], child: Mapping[str, str]) -> None:
+    """In observe: what the child sees that it would not see in repair."""
+    keys = {s.path: key.name for key in flow.registry.keys for s in key.ambient if isinstance(s, EnvSource)}
+    for name, expected in changes.items():
+        observed = child.get(name)
+        if observed is None or (name not in keys and not _is_claims(name)):
+            continue
+        reason: Reason = "leaked" if expected is None else "foreign"
+        place = places.departure()
+        mismatch = Mismatch(
+            keys.get(name, "claim"), reason, expected, observed, f"env:{name}", "observed", "subprocess", place=place
+        )
+        alerts.deliver(mismatch, None, None)
+
+
+def _changes(child: Mapping[str, str], process: Mapping[str, str]) -> dict[str, str | None]:
+    changes = {
+        name: value
+        for name, value in {**_keys(), **_claim(child, process)}.items()
+        if child.get(name) != value and (child is process or child.get(name) == process.get(name))
+    }
+    if _SPAWNING.get():
+        _report_undeclared(child, process)
+    if _carrier:
+        changes.update(_carried(child))
+    return changes
+
+
+def _keys() -> dict[str, str | None]:
+    """What each declared environment source says in a child of the current context."""
+    now = flow.peek()
+    wanted: dict[str, str | None] = {}
+    for key, value in zip(now.registry.keys, now.values, strict=True):
+        binding = None if now.state is None else now.state.bound.get(key.name)
+        for source in key.ambient:
+            if not isinstance(source, EnvSource):
+                continue
+            if value is not None and not (binding is not None and binding.minted and binding.value == value):
+                wanted[source.path] = value
+            elif value is not None or spans.is_cleared(now, key.name) or key.process_identity() is None:
+                wanted[source.path] = None
+    return wanted
+
+
+def _is_claims(name: str) -> bool:
+    if name in _behaviour_only:
+        return False
+    return name in _parts.values() or (_prefix is not None and name.startswith(_prefix))
+
+
+def _claim(child: Mapping[str, str], process: Mapping[str, str]) -> dict[str, str | None]:
+    if not _parts and _prefix is None:
+        return {}
+    granted = flow.claim()
+    if _SPAWNING.get():
+        return {MARKER: None}
+    if isinstance(granted, Claim):
+        parts = {name: getattr(granted, part) for part, name in _parts.items()}
+        return {**parts, MARKER: None}
+    state = ownership.claim_state()
+    if state == "shed":
+        return {name: None for name in (*child, *process) if _is_claims(name)}
+    return {MARKER: "none"} if state == "held" else {}
+
+
+def _report_undeclared(child: Mapping[str, str], process: Mapping[str, str]) -> None:
+    if _prefix is None:
+        return
+    declared = {*_parts.values(), *_behaviour_only, *_environment_sources()}
+    for name, value in child.items():
+        if name.startswith(_prefix) and name not in declared and process.get(name) != value:
+            # The name is the news; the value may be anything, and nobody said how to treat it.
+            undeclared = Mismatch("claim", "undeclared", None, name, f"env:{name}", "observed", "subprocess")
+            alerts.deliver(undeclared, None, None)
+
+
+def _environment_sources() -> set[str]:
+    return {source.path for key in flow.registry.keys for source in key.ambient if isinstance(source, EnvSource)}
+
+
+def _carried(child: Mapping[str, str]) -> dict[str, str | None]:
+    from opentelemetry import propagate
+
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return {name.upper().replace("-", "_"): value for name, value in carrier.items()}

@@ -1,0 +1,37 @@
+"""The claim: is this code the worker that a dispatcher gave a task to?
+
+The state is one of three: *held* (by the process's environment, or by grant), *none*, and *shed*. A shed claim is a
+tombstone: it beats the environment, travels through every further hop, and ends only by an explicit grant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+State: TypeAlias = Literal["held", "none", "shed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a dispatcher granted: a task, to whom, and at which attempt."""
+
+    task_id: str
+    holder: str | None = None
+    attempt: str | None = None
+    token: str | None = None
+    pid: int | None = None
+    """The process that it was granted to; None where that is not known."""
+
+    def __repr__(self) -> str:
+        # The token is the dispatcher's secret, and a repr ends up in logs.
+        token = "" if self.token is None else ", token=…"
+        parts = f"task_id={self.task_id!r}, holder={self.holder!r}, attempt={self.attempt!r}, pid={self.pid!r}{token}"
+        return f"Claim({parts})"
+
+
+SHED: Final = "shed"
+"""The tombstone that takes the place of a `Claim`."""
+
+ClaimState: TypeAlias = "Claim | Literal['shed'] | None"
+"""What a context carries: a granted claim, the tombstone, or nothing (the process's environment decides)."""

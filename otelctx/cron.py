@@ -1,0 +1,112 @@
+"""The cron boundary: a recurring job is its own session, and nobody's worker.
+
+Where a job runs, its key is minted (``cron:<runner>:<job>:<run>``), the application's own sources of the key are
+cleared, the claim is shed, and its span is a root with a Link to whatever caused the run. When it has run, the caller's
+own bindings are what they were.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from otelctx import arrival, policy, snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_runs: Final = itertools.count(1)
+
+
+def key_of_run(runner: str, job: str) -> str:
+    """A key for one run of `job`, unlike that of any other run, of this process or of another."""
+    # A colon or a space in a name would make two keys of one.
+    clean = (part.replace(":", "_").replace("\n", " ")[:200] for part in (runner, job))
+    return ":".join(("cron", *clean, f"{os.getpid():x}-{os.urandom(3).hex()}-{next(_runs)}"))
+
+
+def departure(runner: str, job: str, called: object = None) -> arrival.Departure:
+    """A hop of the current context into one run of `job`, which is the function `called`."""
+    captured = snapshot.depart_as(policy.CRON, key_of_run(runner, job))
+    return arrival.Departure(captured, policy.CRON, called=called, name=job)
+
+
+def name_of_job(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """What a job is called: its function's `name`, or the first argument's ``id`` or ``name`` where it has one."""
+    first = args[0] if args else next(iter(kwargs.values()), None)
+    for attribute in ("id", "name"):
+        found = first.get(attribute) if isinstance(first, dict) else getattr(first, attribute, None)
+        if isinstance(found, str) and found:
+            return found
+    return name
+
+
+class cron_run:  # noqa: N801 - used as a function, like contextlib.suppress
+    """Run a ``with`` block (or ``async with``) as one run of the cron job `job`.
+
+    For hand-written schedulers; `runner` names them in the key. The block has a key of its own
+    (``cron:<runner>:<job>:<run>``), no claim, and a root span with a Link to the current one. One object is entered by
+    one context at a time.
+    """
+
+    __slots__ = ("_block", "_job", "_runner")
+
+    def __init__(self, job: str, *, runner: str = "cron") -> None:
+        if not isinstance(job, str):
+            raise TypeError(f"otelctx: the name of a cron job must be a str, not {type(job).__name__}")
+        self._job = job
+        self._runner = runner
+        self._block: AbstractContextManager[None] | None = None
+
+    def __enter__(self) -> None:
+        self._block = arrival.entered(departure(self._runner, self._job), self)
+        self._block.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        block, self._block = self._block, None
+        if block is not None:
+            block.__exit__(kind, exc, traceback)
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, exc, traceback)
+
+
+def cron_job(job: str, *, runner: str = "cron") -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make each call of the decorated function, sync or async, one run of the cron job `job`; see `cron_run`.
+
+    The function keeps its name, docstring and signature.
+    """
+
+    def decorate(fn: Callable[P, R]) -> Callable[P, R]:
+        import inspect
+        from functools import wraps
+
+        if inspect.iscoroutinefunction(fn):
+
+            @wraps(fn)
+            async def run_async(*args: Any, **kwargs: Any) -> Any:
+                with arrival.entered(departure(runner, job, fn), fn):
+                    return await fn(*args, **kwargs)
+
+            return run_async  # type: ignore[return-value]
+
+        @wraps(fn)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            return arrival.replayed(departure(runner, job, fn), fn, args, kwargs)
+
+        return run
+
+    return decorate

@@ -1,0 +1,97 @@
+"""Faults of ours: counted, logged once, and never anybody else's.
+
+A fault may show at the worst moment (inside an import hook, while `logging` itself is half imported, as the interpreter
+ends), so whatever cannot be said now is kept and said at the next occasion.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any, Final
+
+from otelctx import metrics, redaction
+from otelctx.reentry import Reentry
+
+if TYPE_CHECKING:
+    import logging
+
+REMEMBERED: Final = 256
+"""How many different faults are remembered as logged; past that, the oldest may be logged again."""
+
+_Fault = tuple[str, str, str]
+
+_logged: OrderedDict[_Fault, None] = OrderedDict()
+_kept: deque[tuple[_Fault, BaseException | None]] = deque(maxlen=64)
+_logging_it = Reentry("internal_error")
+
+
+def internal_error(component: str, exc: BaseException | None = None, message: str = "") -> None:
+    """Report a fault of otelctx: counted each time, logged once for each component, type of exception and message.
+
+    The record is a WARNING of logger `otelctx` with the exception's traceback; where `telemetry.values` is not
+    `plain`, with its type alone, since an exception's text may hold a key. What cannot be logged yet is kept (64 at
+    most).
+
+    Args:
+        component: the part of otelctx, a few words that are the same each time (an attribute of the metric).
+        exc: what was raised, if anything was.
+        message: what could not be done.
+
+    Never raises; thread-safe.
+    """
+    try:
+        metrics.error_counted(component)
+        fault = (component, type(exc).__qualname__ if exc is not None else "", message)
+        if fault in _logged:
+            return
+        _logged[fault] = None
+        while len(_logged) > REMEMBERED:
+            _logged.popitem(last=False)
+        _kept.append((fault, exc))
+        log_kept()
+    except Exception:  # nothing is left to tell it to
+        pass
+
+
+def log_kept() -> None:
+    """Log the faults that could not be logged when they happened, if it is possible now. Never raises; thread-safe."""
+    if not _kept or _logging_it.active():
+        return
+    token = _logging_it.enter()
+    try:
+        logger = _logger()
+        if logger is not None:
+            for _ in range(len(_kept)):  # not until it is empty: a handler may make a new fault of each
+                _log(logger, *_kept.popleft())
+    except Exception:  # a handler that raises: the rest waits for the next occasion
+        pass
+    finally:
+        _logging_it.leave(token)
+
+
+def _log(logger: logging.Logger, fault: _Fault, exc: BaseException | None) -> None:
+    component, kind, message = fault
+    text = f"otelctx: internal error in {component}; the application's work goes on"
+    detail = ": ".join(part for part in (message, kind) if part)
+    if exc is None or redaction.values() != "plain":
+        logger.warning("%s (%s)", text, detail)
+    else:
+        logger.warning("%s (%s)", text, detail, exc_info=exc)
+
+
+def _logger() -> logging.Logger | None:
+    module: Any = sys.modules.get("logging")
+    if module is None:
+        import logging as module
+    # While the module's own code still runs, its functions may be there and the globals that they need not.
+    if getattr(getattr(module, "__spec__", None), "_initializing", False):
+        return None
+    logger: logging.Logger = module.getLogger("otelctx")
+    return logger
+
+
+def forget() -> None:
+    """Forget the faults that were logged, so that they would be logged again, and those that wait."""
+    _logged.clear()
+    _kept.clear()

@@ -1,0 +1,452 @@
+"""What a context's identity is, now and before: `State`, `Flow`, and the pairs that change it.
+
+*State* is what otelctx itself was told in a context (``bind``, a claim). *Flow* is the identity that results, from the
+state and the application's own variables, together with the flows that the context has gone through: a span remembers
+the flow in which it started, and a child whose context has since been bound anew is not a fault.
+
+**The latest writer wins.** A binding remembers the raw values that the application's variables had. As long as they
+are the same objects, the binding counts; once the application has set its own variable, the application's value does.
+"""
+
+from __future__ import annotations
+
+import itertools
+from contextvars import Context, ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from otelctx import runtime
+from otelctx.claim import Claim
+from otelctx.config import Config
+from otelctx.keys import MISSING, ContextVarSource, Key, Registry, is_loading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from opentelemetry.context.context import Context as OtelContext
+
+    from otelctx.claim import ClaimState
+    from otelctx.snapshot import Snapshot
+
+MEMORY: Final = 8
+"""How many flows back a context remembers."""
+
+_serials = itertools.count(1)
+
+
+class Binding:
+    """A value that otelctx was told for a key, and what the application's own variables said at that moment."""
+
+    __slots__ = ("minted", "raws", "value")
+
+    def __init__(self, value: str | None, raws: Mapping[ContextVar[Any], object], *, minted: bool = False) -> None:
+        self.value = value
+        """None: the key was shed here."""
+        self.minted = minted
+        """Whether the value is fresh: the application's own places are cleared then, not filled with it."""
+        self.raws = raws
+
+
+class State:
+    """What otelctx was told in a context. Never changed once it is set; `superseded` alone is written later."""
+
+    __slots__ = ("bound", "claim", "superseded")
+
+    def __init__(self, bound: Mapping[str, Binding], claim: ClaimState = None) -> None:
+        self.bound = bound
+        self.claim = claim
+        self.superseded: tuple[State | None] | None = None
+        """Set by a `detach` out of order: the state that counts in this one's place."""
+
+
+class Flow:
+    """The identity of an execution context, and the ones before it."""
+
+    __slots__ = (
+        "baggage",
+        "base",
+        "claim",
+        "pairs",
+        "raws",
+        "registry",
+        "reported",
+        "seen",
+        "serial",
+        "state",
+        "values",
+    )
+
+    def __init__(
+        self,
+        registry: Registry,
+        state: State | None,
+        raws: tuple[object, ...],
+        *,
+        values: tuple[str | None, ...],
+        claim: ClaimState,
+        serial: int | None = None,
+        seen: tuple[int, ...] = (),
+        reported: tuple[tuple[int, str, str | None], ...] = (),
+    ) -> None:
+        self.registry = registry
+        self.state = state
+        self.raws = raws
+        self.pairs: tuple[tuple[Callable[[object], object], object], ...] = tuple(
+            (var.get, raw) for var, raw in zip(registry.vars, raws, strict=True)
+        )
+        """How to see that the application has changed nothing: each variable's ``get``, and what it gave."""
+        self.values = values
+        """Each key's value, in the registry's order."""
+        self.claim = claim
+        self.serial = next(_serials) if serial is None else serial
+        """Which link of the line this is. Rebinding the same value to other objects makes no new link."""
+        self.seen = seen
+        """Serials of the flows before this one, latest first: numbers, since flows would keep each other alive."""
+        self.reported = reported
+        """Statements that were made in this line: (the parent flow's serial, key, what was seen)."""
+        self.base: Snapshot | None = None
+        """The last snapshot that was prepared for this flow."""
+        self.baggage: tuple[dict[str, object] | None, dict[str, object] | None] | None = None
+        """The baggage that was last brought in step with this flow, before and after: it is nearly always the same."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing of anybody."""
+        return self.claim is None and not any(self.values)
+
+    def knows(self, other: Flow) -> bool:
+        """Whether `other` is this flow or one that this context has gone through."""
+        return other.serial == self.serial or other.serial in self.seen
+
+    def after(self, other: Flow) -> Flow:
+        """This flow, having gone through `other` as well.
+
+        `other` moves to the front of what is remembered, so that a parent span under which one sub-session after
+        another is bound stays known for ever.
+        """
+        seen = (other.serial, *(serial for serial in (*self.seen, *other.seen) if serial != other.serial))
+        return self._copy(seen=seen[:MEMORY])
+
+    def reporting(self, statement: tuple[int, str, str | None]) -> Flow:
+        """This flow, having made `statement`."""
+        return self._copy(reported=(statement, *self.reported)[:MEMORY])
+
+    def _copy(
+        self,
+        seen: tuple[int, ...] | None = None,
+        reported: tuple[tuple[int, str, str | None], ...] | None = None,
+    ) -> Flow:
+        return Flow(
+            self.registry,
+            self.state,
+            self.raws,
+            values=self.values,
+            claim=self.claim,
+            serial=self.serial,
+            seen=self.seen if seen is None else seen,
+            reported=self.reported if reported is None else reported,
+        )
+
+    def in_step(self, otel: OtelContext) -> OtelContext:
+        """The OpenTelemetry Context `otel` with baggage that says what this flow says; the same one where it does."""
+        held = runtime.baggage_of(otel)
+        last = self.baggage
+        if last is None or last[0] is not held:
+            last = self.baggage = held, runtime.merged(held, self.entries(), refuse_baggage)
+        return otel if last[1] is held else runtime.with_baggage(otel, last[1])
+
+    def entries(self) -> list[tuple[str, str | None]]:
+        """The baggage entries that say what this flow says."""
+        entries: list[tuple[str, str | None]] = [
+            (key.baggage, value) for key, value in zip(self.registry.keys, self.values, strict=True)
+        ]
+        claim = self.claim
+        entries.append(("otelctx.claim", f"held:{claim.task_id}" if isinstance(claim, Claim) else claim))
+        return entries
+
+
+STATE: Final[ContextVar[State | None]] = ContextVar("otelctx.state", default=None)
+
+registry: Registry
+"""The declared keys. Replaced as a whole (`use`), never changed."""
+
+
+def use(declared: Registry) -> None:
+    """Make `declared` the process's keys. Thread-safe; contexts keep what is bound in them, their flows begin anew."""
+    global registry
+    _give_root(declared)
+    registry = declared
+    from otelctx import snapshot
+
+    snapshot.refresh()
+
+
+def _give_root(declared: Registry) -> None:
+    root = _derive(declared, None, tuple(MISSING for _ in declared.vars))
+    declared.root = root
+    declared.flow = ContextVar("otelctx.flow", default=root)
+
+
+def discover(report: Callable[[ContextVarSource, Exception], None] | None = None) -> bool:
+    """Look for the variables of sources that were not there yet; True when there is a new registry.
+
+    A path that leads nowhere in a module that is complete is told to `report`.
+    """
+    found, pending = False, []
+    for source in registry.unresolved():
+        try:
+            source.resolve()
+            found = True
+        except KeyError:
+            continue
+        except Exception as exc:
+            if is_loading(source.path.partition(":")[0]):
+                pending.append(source)
+            elif report is not None:
+                report(source, exc)
+    if found:
+        renewed = Registry(registry.keys)
+        renewed.pending = tuple(pending)
+        use(renewed)
+    elif len(pending) != len(registry.pending):
+        registry.pending = tuple(pending)
+    return found
+
+
+def value_of(key: Key, readings: Mapping[ContextVar[Any], object], state: State | None) -> str | None:
+    """What `key` is, where the application's variables read `readings` and otelctx was told `state`."""
+    binding = None if state is None else state.bound.get(key.name)
+    resolved = [(source, source.var) for source in key.settable if source.var is not None]
+    if binding is not None and all(readings.get(var, MISSING) is binding.raws.get(var, MISSING) for _, var in resolved):
+        return binding.value
+    for source, var in resolved:
+        reading = source.reading(readings.get(var, MISSING))
+        if reading:
+            key.ever_bound = True
+            return reading
+    return None
+
+
+def _derive(declared: Registry, state: State | None, raws: tuple[object, ...], before: Flow | None = None) -> Flow:
+    readings: dict[ContextVar[Any], object] = dict(zip(declared.vars, raws, strict=True))
+    values = tuple(value_of(key, readings, state) for key in declared.keys)
+    claim = None if state is None else state.claim
+    if before is None:
+        return Flow(declared, state, raws, values=values, claim=claim)
+    if values == before.values and claim == before.claim:
+        return Flow(
+            declared, state, raws, values=values, claim=claim,
+            serial=before.serial, seen=before.seen, reported=before.reported,
+        )  # fmt: skip
+    seen = (before.serial, *before.seen)[:MEMORY]
+    return Flow(declared, state, raws, values=values, claim=claim, seen=seen, reported=before.reported)
+
+
+def peek() -> Flow:
+    """The current context's flow, without a trace of having looked."""
+    declared = registry
+    flow: Flow = declared.flow.get()
+    state = STATE.get()
+    raws = tuple([var.get(MISSING) for var in declared.vars])
+    if flow.state is state and all(map(_same, raws, flow.raws)):
+        return flow
+    return _derive(declared, state, raws, flow)
+
+
+def here() -> Flow:
+    """The current context's flow, with a new link where the identity has changed since the last look."""
+    flow = peek()
+    if flow is not flow.registry.flow.get():
+        flow.registry.flow.set(flow)
+    return flow
+
+
+def in_context(context: Context) -> Flow:
+    """The flow of another context, by looking only (it may be entered elsewhere)."""
+    declared = registry
+    raws = tuple(context.get(var, MISSING) for var in declared.vars)
+    return _derive(declared, context.get(STATE), raws, context.get(declared.flow, declared.root))
+
+
+def derive(before: Flow, state: State | None, raws: tuple[object, ...]) -> Flow:
+    """The flow that follows `before` where otelctx is told `state` and the variables read `raws`."""
+    return _derive(before.registry, state, raws, before)
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other
+
+
+# --- binding ---------------------------------------------------------------------------------------------------------
+
+
+class Token:
+    """What `attach` changed; for `detach`. Holds no thread and no context."""
+
+    __slots__ = ("after", "before", "otel_after", "otel_before")
+
+    def __init__(self, before: State | None, after: State, otel_before: Any, otel_after: Any) -> None:
+        self.before = before
+        self.after = after
+        self.otel_before = otel_before
+        self.otel_after = otel_after
+
+
+def attach_state(state: State) -> Token:
+    """Make `state` the current context's, and bring its OpenTelemetry Context in step."""
+    before = STATE.get()
+    STATE.set(state)
+    otel_before = otel_after = None
+    if runtime.is_adopted():
+        otel_before = runtime.variable.get()
+        otel_after = peek().in_step(otel_before)
+        if otel_after is not otel_before:
+            runtime.variable.set(otel_after)
+    return Token(before, state, otel_before, otel_after)
+
+
+def attach(**keys: str) -> Token:
+    """Bind keys in the current context until `detach`.
+
+    Arguments: a value for each key, by name; ``session`` is always there, others are declared in the configuration.
+    The value is a string of any characters, at most 1,024 bytes long once it is percent-encoded for baggage.
+
+    Returns a token for `detach`. Raises `TypeError` for a value that is no string (or no key at all), `ValueError` for
+    one that is too long, `LookupError` for a key that nobody declared. Thread-safe: a context belongs to one thread at
+    a time.
+    """
+    if not keys:
+        raise TypeError("otelctx.bind() needs at least one key, for example session=…")
+    declared = registry
+    for name, value in keys.items():
+        if name not in declared.names:
+            raise LookupError(
+                f"otelctx: the key {name!r} is not declared (declared: {', '.join(declared.names)}); "
+                f"declare it as [keys.{name}] in the configuration"
+            )
+        if not isinstance(value, str):
+            raise TypeError(f"otelctx: the value of key {name!r} must be a str, not {type(value).__name__}")
+        if len(value) * 3 > runtime.MAX_VALUE_BYTES and runtime.encoded_size(value) > runtime.MAX_VALUE_BYTES:
+            raise ValueError(
+                f"otelctx: the value of key {name!r} is {runtime.encoded_size(value)} bytes long once encoded; "
+                f"at most {runtime.MAX_VALUE_BYTES} fit into baggage"
+            )
+    if runtime.load():
+        from otelctx import snapshot
+
+        snapshot.refresh()
+    before = STATE.get()
+    bound = dict(before.bound) if before is not None else {}
+    for name, value in keys.items():
+        key = declared.keys[declared.names[name]]
+        key.ever_bound = True
+        raws = {var: var.get(MISSING) for var in (source.var for source in key.settable) if var is not None}
+        # A subclass of str may carry anything, and live as long as the binding: keep the characters.
+        bound[name] = Binding(str.__str__(value), raws)
+    token = attach_state(State(bound, None if before is None else before.claim))
+    _bound_under_current_span()
+    return token
+
+
+def _bound_under_current_span() -> None:
+    # Whoever binds while a span is current does it knowingly: that span's flow is one that this context went through.
+    if runtime.is_adopted():
+        span = runtime.span_of(runtime.variable.get())
+        flow = getattr(span, "_otelctx_flow", None)
+        now = here()
+        if isinstance(flow, Flow) and flow.registry is now.registry and not now.knows(flow):
+            now.registry.flow.set(now.after(flow))
+
+
+def detach(token: Token | None) -> None:
+    """Undo an `attach` (or a shed, or a grant): the outer values count again.
+
+    Never raises, whatever the token: None, used before, made in another thread or context. It restores only where the
+    binding is still this context's, and a token that is detached before an inner one takes effect when that one is.
+    """
+    if not isinstance(token, Token):
+        return
+    current = STATE.get()
+    if current is token.after:
+        before = token.before
+        while before is not None and before.superseded is not None:
+            (before,) = before.superseded
+        STATE.set(before)
+        if token.otel_after is not token.otel_before and runtime.variable.get() is token.otel_after:
+            runtime.variable.set(token.otel_before)
+    else:
+        token.after.superseded = (token.before,)
+
+
+class bind:  # noqa: N801 - used as a function, like contextlib.suppress
+    """Bind keys for the length of a ``with`` block: ``with bind(session="slack:C1"):``.
+
+    Arguments and errors are those of `attach`, raised when ``bind`` is called. Blocks nest; leaving one, by an
+    exception too, restores the outer value. One object may be entered many times, also concurrently in several
+    contexts. The value travels with work that is handed to executors, threads and callbacks, and is in the
+    OpenTelemetry baggage under the key's own name.
+    """
+
+    __slots__ = ("_keys", "_tokens")
+
+    def __init__(self, **keys: str) -> None:
+        detach(attach(**keys))  # raise here, where the mistake is, not at the first entry
+        self._keys = keys
+        self._tokens: list[Token] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(attach(**self._keys))
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        current = STATE.get()
+        for token in reversed(self._tokens):
+            if token.after is current:
+                break
+        else:  # closed in a context that never entered it (a generator), or out of order
+            token = self._tokens[-1]
+        self._tokens.remove(token)
+        detach(token)
+
+
+def get(key: str, default: str | None = None) -> str | None:
+    """The value of `key` in the current context, or `default` where it has none (or is not declared).
+
+    The latest writer counts: a binding of otelctx, or the application's own ContextVar where it has been set since.
+    """
+    position = registry.names.get(key)
+    if position is None:
+        return default
+    if registry.pending:
+        discover()
+    value = peek().values[position]
+    return default if value is None else value
+
+
+def claim() -> ClaimState:
+    """What the current context itself says of the claim."""
+    state = STATE.get()
+    return None if state is None else state.claim
+
+
+def with_claim(claim: ClaimState) -> State:
+    """The current context's state, with `claim` in it."""
+    state = STATE.get()
+    return State({} if state is None else state.bound, claim)
+
+
+_refused: set[str] = set()
+
+
+def refuse_baggage(name: str, why: str) -> None:
+    """An entry stays out of baggage: counted and logged once per entry."""
+    if name not in _refused:
+        _refused.add(name)
+        from otelctx import alerts
+
+        alerts.internal_error("baggage", message=f"{name} is left out of baggage: {why}; it still travels in process")
+
+
+registry = Registry([Key(Config().keys["session"])])
+_give_root(registry)

@@ -1,0 +1,141 @@
+"""Turning otelctx on and off in this process.
+
+Every way in (the environment, OpenTelemetry's entry point, code) ends here.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+from typing import TYPE_CHECKING, Any
+
+from otelctx import arrival, children, faults, flow, metrics, ownership, runtime, snapshot, spans
+from otelctx import config as configuration
+from otelctx.config import Config, ConfigError
+from otelctx.keys import ContextVarSource, Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_lock = _thread.RLock()
+_settings: Config | None = None
+_generation = 0
+
+
+def install(config: str | os.PathLike[str] | Mapping[str, Any] | None = None, /, **overrides: Any) -> None:
+    """Turn otelctx on in this process.
+
+    Arguments: `config` is the path of a TOML file, or a mapping of the same shape; without it, the file that
+    ``OTELCTX_CONFIG`` names. ``overrides`` are settings by their names (``mode="observe"``, ``alerts={"per_minute":
+    5}``). Both are read on top of the presets, and the environment in between, as the design's order has it.
+
+    Idempotent: installing again without arguments changes nothing, and with arguments applies the new settings. Raises
+    `ConfigError` for settings that are wrong, and then leaves everything as it was. Thread-safe.
+    """
+    if is_installed() and config is None and not overrides:
+        return
+    settings, problems = configuration.load(config, **overrides)
+    if problems:
+        raise ConfigError(problems)
+    _apply(settings)
+
+
+def install_from_environment() -> None:
+    """Turn otelctx on as the environment says, unless it is on.
+
+    Never raises: settings that are wrong are logged, and the rest works.
+    """
+    try:
+        if is_installed():
+            return
+        settings, problems = configuration.load(None)
+        for problem in problems:
+            faults.internal_error("configuration", message=problem)
+        _apply(settings, unless_installed=True)
+    except Exception as exc:
+        faults.internal_error("install", exc)
+
+
+def _apply(settings: Config, *, unless_installed: bool = False) -> None:
+    global _settings, _generation
+    # Imports happen before the lock is taken: another thread may hold an import lock and wait for this one.
+    import otelctx_instrumentation
+    from otelctx import activation, alerts
+
+    otelctx_instrumentation.load()
+    activation.disarm()
+    with _lock:
+        if unless_installed and _settings is not None:
+            return
+        _generation += 1
+        _settings = settings
+        alerts.configure(settings)
+        spans.configure(settings.spans)
+        arrival.configure(settings.mode)
+        ownership.configure(settings.claim)
+        children.configure(settings)
+        runtime.adopt()
+        flow.use(Registry.from_config(settings))
+        snapshot.refresh(_details(settings))
+        otelctx_instrumentation.apply(settings)
+        metrics.register()
+    flow.discover(_report_source)
+    _watch_modules(_generation)
+
+
+def _details(settings: Config) -> Any:
+    if settings.mode != "repair":
+        return lambda otel: True
+    return spans.wanted
+
+
+def _watch_modules(generation: int) -> None:
+    """Look for a source again when its module has been imported."""
+    from otelctx_instrumentation.patching import when_imported
+
+    def look(module: object) -> None:
+        if _settings is not None and generation == _generation:
+            flow.discover(_report_source)
+
+    for source in flow.registry.unresolved():
+        when_imported(source.path.partition(":")[0], look)
+        if source.unset_path is not None:
+            when_imported(source.unset_path.partition(":")[0], look)
+
+
+def _report_source(source: ContextVarSource, exc: Exception) -> None:
+    faults.internal_error("source", message=f"{source.label} is not there: {exc}")
+
+
+def uninstall() -> None:
+    """Turn otelctx off: every patched attribute is what it was, where it is still ours.
+
+    Where someone has wrapped ours since, ours does nothing any more. What is bound stays readable. Idempotent;
+    thread-safe.
+    """
+    global _settings, _generation
+    with _lock:
+        if _settings is None:
+            return
+        import otelctx_instrumentation
+        from otelctx import alerts
+
+        otelctx_instrumentation.undo()
+        _settings = None
+        _generation += 1
+        alerts.configure(None)
+        spans.configure("auto")
+        arrival.configure("repair")
+        ownership.configure(Config().claim)
+        children.configure(Config())
+        snapshot.refresh(lambda otel: False)
+
+
+def is_installed() -> bool:
+    """Whether otelctx is on in this process."""
+    return _settings is not None
+
+
+def settings() -> Config:
+    """The settings that are in force; the defaults where otelctx is not installed."""
+    return _settings if _settings is not None else Config()

@@ -1,0 +1,123 @@
+"""Who holds the claim here: `current_claim`, `is_claim_holder`, `claim_state`; `shed_claim` and `grant_claim`.
+
+What counts, in this order: what the context carries (a grant, or the tombstone of a shed), the application's own
+predicate where it says that it has shed, the process's environment. Nothing is remembered: a verdict for one context is
+none for another.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from otelctx import faults, flow
+from otelctx.claim import SHED, Claim
+from otelctx.keys import UnresolvedError, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from otelctx.claim import State
+    from otelctx.config import ClaimConfig
+
+MARKER: Final = "OTELCTX_CLAIM"
+"""The variable by which a holder tells its children that they are none: ``none``."""
+
+_variables: dict[str, str] = {}
+_predicate: str | None = None
+
+
+def configure(settings: ClaimConfig) -> None:
+    """Read the process's claim from the variables that `settings` declare, and ask its predicate."""
+    global _variables, _predicate
+    _variables = dict(settings.env)
+    _predicate = settings.predicate
+
+
+def of_process() -> Claim | None:
+    """The claim that the process's own environment holds, as it is now; None where it holds none."""
+    task = _variables.get("task_id")
+    if task is None or os.environ.get(MARKER) == "none":
+        return None
+    task_id = os.environ.get(task)
+    if not task_id:
+        return None
+    parts = {part: os.environ.get(name) or None for part, name in _variables.items() if part != "task_id"}
+    return Claim(task_id, parts.get("holder"), parts.get("attempt"), parts.get("token"), os.getpid())
+
+
+def application_says() -> bool | None:
+    """What the application's own predicate says of the current context; None where it has none, or cannot say."""
+    if _predicate is None or _predicate.partition(":")[0] not in sys.modules:
+        return None
+    try:
+        return bool(resolve(_predicate)())
+    except UnresolvedError as exc:
+        faults.internal_error("claim", message=f"the predicate {_predicate} is not there: {exc}")
+    except Exception as exc:
+        faults.internal_error("claim", exc, f"the predicate {_predicate} could not be asked")
+    return None
+
+
+def current_claim() -> Claim | None:
+    """The claim that the current context holds, or None.
+
+    One that was granted to it, or the process's own, read from the environment (the variables are declared in
+    ``[claim]``), unless it has been shed. Thread-safe; never raises.
+    """
+    carried = flow.claim()
+    if isinstance(carried, Claim):
+        return carried
+    if carried == SHED:
+        return None
+    claim = of_process()
+    return None if claim is None or application_says() is False else claim
+
+
+def is_claim_holder() -> bool:
+    """Whether the current context is the dispatcher's worker: it holds a claim and has not shed it."""
+    return current_claim() is not None
+
+
+def claim_state() -> State:
+    """``"held"``, ``"none"`` or ``"shed"``: the last one also where the application itself says that it has shed."""
+    if flow.claim() == SHED:
+        return "shed"
+    if current_claim() is not None:
+        return "held"
+    return "shed" if of_process() is not None else "none"
+
+
+def attach_shed() -> flow.Token:
+    """Shed the claim in the current context until `otelctx.detach`; see `shed_claim`."""
+    return flow.attach_state(flow.with_claim(SHED))
+
+
+@contextmanager
+def shed_claim() -> Iterator[None]:
+    """Be nobody's worker for the length of a ``with`` block, and in all work that it hands on.
+
+    A shed beats the process's environment, which is left as it is, and ends only with the block or by `grant_claim`.
+    """
+    token = attach_shed()
+    try:
+        yield
+    finally:
+        flow.detach(token)
+
+
+@contextmanager
+def grant_claim(claim: Claim) -> Iterator[None]:
+    """Hold `claim` for the length of a ``with`` block, and in all work that it hands on; also inside a shed context.
+
+    Raises `TypeError` for anything but a `Claim`.
+    """
+    if not isinstance(claim, Claim):
+        raise TypeError(f"otelctx: grant_claim() takes a Claim, not {type(claim).__name__}")
+    token = flow.attach_state(flow.with_claim(claim))
+    try:
+        yield
+    finally:
+        flow.detach(token)

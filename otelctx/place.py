@@ -1,0 +1,86 @@
+"""Where a hop departed: the application's own line, and names for callables."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from otelctx.mismatch import Place
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_DEPTH: Final = 40
+
+_stdlib: Final = os.path.join(os.path.dirname(os.__file__), "")
+_packages: Final = tuple(
+    os.path.join(path, "")
+    for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    if path is not None and path.startswith(_stdlib)
+)
+_ours: Final = (
+    os.path.join(os.path.dirname(__file__), ""),
+    os.path.join(os.path.dirname(os.path.dirname(__file__)), "instrumentation", "otelctx_instrumentation", ""),
+    os.path.join(os.path.dirname(os.path.dirname(__file__)), "otelctx_instrumentation", ""),
+)
+
+_instrumentation: Final = os.path.join("", "opentelemetry", "instrumentation", "")
+"""Wrappers of OpenTelemetry's instrumentations stand between an application and what they wrap."""
+
+_is_plumbing: dict[str, bool] = {}
+
+
+def _plumbing(file: str) -> bool:
+    # One answer for each file of the process, so the table is as large as the program.
+    answer = _is_plumbing.get(file)
+    if answer is None:
+        answer = (
+            file.startswith(("<frozen", *_ours))
+            or _instrumentation in file
+            or (file.startswith(_stdlib) and not file.startswith(_packages))
+        )
+        _is_plumbing[file] = answer
+    return answer
+
+
+def departure() -> Place | None:
+    """Where the application departs: its innermost frame.
+
+    Frames of the standard library and of otelctx are skipped: `map` and `run_in_executor` submit from frames of their
+    own. None where there is none of the application's among the innermost 40.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_DEPTH):
+        if frame is None:
+            return None
+        code = frame.f_code
+        if not _plumbing(code.co_filename):
+            return Place(code.co_qualname, code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def _named(fn: object) -> object:
+    """The object that gives `fn` its name: a partial's function, what a nameless wrapper wraps, or a type."""
+    for _ in range(_DEPTH):
+        if isinstance(fn, partial):
+            fn = fn.func
+        elif not isinstance(getattr(fn, "__qualname__", None), str):
+            fn = getattr(fn, "__wrapped__", type(fn))
+        else:
+            break
+    return fn
+
+
+def name_of(fn: object) -> str:
+    """A readable name of a callable: its qualified name, that of a partial's function, or its type's."""
+    return str(getattr(_named(fn), "__qualname__", "callable"))
+
+
+def full_name_of(fn: object) -> str:
+    """`name_of` with the module before it, as ``code.function.name`` wants it."""
+    module = getattr(_named(fn), "__module__", None)
+    return f"{module}.{name_of(fn)}" if isinstance(module, str) and module else name_of(fn)

@@ -1,0 +1,1 @@
+"""Ready settings for known applications, one TOML file each: ``presets = ["hermes"]``."""

@@ -1,0 +1,247 @@
+"""Capture and replay: what departs with the work, and how it arrives. The hot path, and the only one.
+
+`depart` reads the declared variables, otelctx's own state and the OpenTelemetry Context, and compares them *by
+identity* with the snapshot that was prepared last in this context; nearly always it is the same one, and nothing is
+built. `arrive` runs the work in a copy of the snapshot's prepared `contextvars.Context` where the worker's own
+context is empty (a neutral worker: nothing to compare, nothing to restore), and hands everything else to
+`otelctx.arrival`.
+
+A snapshot says nothing by leaving something out: a variable that was **absent** at departure is absent at arrival
+(*total replay*), whatever the worker held. It holds strings, the application's raw values of *declared* variables and
+the OpenTelemetry Context, and it goes when the work has run.
+"""
+
+from __future__ import annotations
+
+from contextvars import Context, ContextVar, copy_context
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from otelctx import flow, metrics, policy, runtime
+from otelctx.claim import SHED
+from otelctx.keys import MISSING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from otelctx.flow import Flow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Set = tuple[ContextVar[Any], object]
+
+_carried: Final = tuple(metrics.hop_counter(name, "carried") for name in policy.NAMES)
+_changed: Final = tuple(
+    metrics.hop_counter(name, "minted" if policy.KEYS.get(kind) == "mint" else "shed")
+    for kind, name in enumerate(policy.NAMES)
+)
+EMPTY: Final = tuple(metrics.hop_counter(name, "empty") for name in policy.NAMES)
+
+
+class Snapshot:
+    """What departs with a piece of work. `capture` makes one; it may be replayed any number of times, concurrently."""
+
+    __slots__ = ("before", "cells", "context", "counts", "detailed", "flow", "minted", "otel", "otel_departed", "size")
+
+    def __init__(
+        self,
+        before: Flow,
+        after: Flow,
+        otel_departed: Any,
+        otel: Any,
+        *,
+        detailed: bool,
+        like: Snapshot | None = None,
+    ) -> None:
+        """`like`: a snapshot of the same flows in another OpenTelemetry Context, most of which is taken over."""
+        self.before = before
+        """The flow that departed."""
+        self.flow = after
+        """The flow that arrives: the same one, but where a key is minted or shed."""
+        self.otel_departed = otel_departed
+        self.otel = otel
+        """The OpenTelemetry Context that arrives, its baggage in step with the flow."""
+        self.detailed = detailed
+        """Whether the hop has more to it than carrying: a span, a place and a time, a comparison of all sources."""
+        self.cells: tuple[Set, ...]
+        """Each variable that is replayed, with its raw value, `MISSING` where it is to be absent."""
+        self.context: Context
+        self.size: int
+        """The prepared context; copied for every arrival, never entered after this."""
+        if like is not None and otel is not runtime.empty and like.otel is not runtime.empty:
+            self.cells = (*like.cells[:-1], (runtime.variable, otel))
+            self.context = like.context.copy()
+            self.context.run(runtime.variable.set, otel)
+            self.size = like.size
+        else:
+            own = zip(after.registry.vars, after.raws, strict=True)
+            ours = (flow.STATE, after.state), (after.registry.flow, after), (runtime.variable, otel)
+            self.cells = (*own, *ours)
+            self.context = Context()
+            self.context.run(_fill, self.cells, after.registry.root)
+            self.size = len(self.context)
+        self.counts = EMPTY if after.is_empty else _carried if after is before else _changed
+
+    def run(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `fn` as the captured identity, here and now; what it returns or raises is passed on."""
+        return arrive(self, policy.CALLBACK, fn, args, kwargs)
+
+    def wrap(self, fn: Callable[P, R], /) -> Callable[P, R]:
+        """A callable that runs `fn` as the captured identity, wherever it is called, as often as it is called."""
+        from functools import wraps
+
+        @wraps(fn)
+        def captured(*args: P.args, **kwargs: P.kwargs) -> R:
+            return arrive(self, policy.CALLBACK, fn, args, kwargs)
+
+        return captured
+
+    def attached(self) -> AbstractContextManager[None]:
+        """A ``with`` block in the captured identity, in the current context: for code that cannot be made a function.
+
+        A ContextVar cannot be unset in place. One that was absent at capture and is set here is cleared for the block:
+        it is given its source's ``unset`` or ``empty`` value, or its own default; where there is none of these it stays
+        as it is, which is counted and logged. `run` has no such limit.
+        """
+        return arrival.attached(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a Snapshot belongs to its process and cannot be pickled")
+
+    def __repr__(self) -> str:
+        bound = ", ".join(
+            key.name for key, value in zip(self.flow.registry.keys, self.flow.values, strict=True) if value
+        )
+        return f"<otelctx.Snapshot of {bound or 'nothing'}>"
+
+
+def _fill(cells: tuple[Set, ...], root: Flow) -> None:
+    # What a variable has by default is left out: an arrival with nothing to carry then runs in an empty context.
+    for var, raw in cells:
+        if raw is not MISSING and raw is not None and raw is not root and raw is not runtime.empty:
+            var.set(raw)
+        elif raw is None and var is not flow.STATE and var is not runtime.variable:
+            var.set(raw)  # an application's own variable that says None
+
+
+# What `depart` looks at. They are this module's globals because that is the fastest place to read them from;
+# `refresh` is the only writer.
+_flow_of: Callable[[], Flow]
+_otel_of: Callable[[], Any]
+_state_of: Final = flow.STATE.get
+
+
+def depart() -> Snapshot:
+    """What the current context would hand to work that hops from here, as its keys' policies are at most hops."""
+    last = _flow_of()
+    snapshot = last.base
+    if snapshot is not None and snapshot.otel_departed is _otel_of() and last.state is _state_of():
+        for get, raw in last.pairs:
+            if get(MISSING) is not raw:
+                break
+        else:
+            return snapshot
+    return prepare()
+
+
+def arrive(snapshot: Snapshot, kind: int, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
+    """Call ``fn(*args, **kwargs)`` as `snapshot` departed, in whatever context the current thread has."""
+    if copy_context():  # not empty: the worker has a context of its own
+        return arrival.among_others(snapshot, kind, fn, args, kwargs)
+    context = snapshot.context.copy()
+    snapshot.counts[kind]()
+    try:
+        return context.run(fn, *args, **kwargs)
+    finally:
+        if len(context) != snapshot.size:
+            arrival.keep(context)
+        # An exception keeps this frame alive, and may itself be kept: it must not keep the work or a span.
+        del snapshot, context, fn, args, kwargs
+
+
+def prepare() -> Snapshot:
+    """Build the snapshot of the current context and remember it for the next departure from here."""
+    if flow.registry.pending:
+        flow.discover()
+    now = flow.here()
+    otel = runtime.variable.get()
+    snapshot = Snapshot(now, now, otel, in_step(otel, now), detailed=_is_detailed(otel), like=now.base)
+    if not flow.registry.pending:
+        now.base = snapshot
+    return snapshot
+
+
+def depart_as(kind: int, minted: str | None = None) -> Snapshot:
+    """What departs from the current context at a hop of `kind`, whose keys and claim may be minted or shed there.
+
+    A key that is minted has the value `minted`. The application's own sources of a minted or shed key are cleared:
+    given their first ``empty`` value, or left out. A shed claim is a tombstone, which nothing but a grant removes.
+    """
+    now, otel = flow.here(), runtime.variable.get()
+    declared = now.registry
+    bound = {} if now.state is None else dict(now.state.bound)
+    raws = dict(zip(declared.vars, now.raws, strict=True))
+    for key in declared.keys:
+        wanted = policy.for_key(key, kind)
+        if wanted == "inherit":
+            continue
+        cleared = {source.var: source.cleared for source in key.settable if source.var is not None}
+        raws.update(cleared)
+        bound[key.name] = flow.Binding(minted if wanted == "mint" else None, cleared, minted=True)
+    claim = now.claim if policy.for_claim(kind) == "inherit" else SHED
+    after = flow.derive(now, flow.State(bound, claim), tuple(raws[var] for var in declared.vars))
+    if kind == policy.CRON and runtime.is_adopted():
+        otel = runtime.without_span(otel)
+    return Snapshot(now, after, runtime.variable.get(), in_step(otel, after), detailed=True)
+
+
+def in_step(otel: Any, now: Flow) -> Any:
+    """The OpenTelemetry Context `otel` with baggage that says what `now` says; nothing where there is none yet."""
+    return now.in_step(otel) if runtime.is_adopted() else otel
+
+
+def _never_detailed(otel: Any) -> bool:
+    return False
+
+
+_is_detailed: Callable[[Any], bool] = _never_detailed
+
+
+def refresh(is_detailed: Callable[[Any], bool] | None = None) -> None:
+    """Look at the process's present keys and OpenTelemetry context from now on.
+
+    `is_detailed` decides, from the departing OpenTelemetry Context, whether a hop has a span or a comparison.
+    """
+    global _flow_of, _otel_of, _is_detailed
+    if is_detailed is not None:
+        _is_detailed = is_detailed
+    _otel_of = runtime.variable.get
+    _flow_of = flow.registry.flow.get
+
+
+refresh()
+
+
+def forget(span: Any) -> None:
+    """Let go of the snapshot that was prepared under `span`, which has ended."""
+    started_in = getattr(span, "_otelctx_flow", None)
+    # The span may have been departed from in flows that began after it; those are reached by their contexts alone and
+    # go with them.
+    for candidate in (started_in, flow.registry.flow.get()):
+        if isinstance(candidate, flow.Flow):
+            base = candidate.base
+            if base is not None and runtime.span_of(base.otel_departed) is span:
+                candidate.base = None
+
+
+def capture() -> Snapshot:
+    """Capture the current identity (each declared key, the claim, the OpenTelemetry Context) for later.
+
+    For hops that no instrumentation covers: ``snapshot.run(fn)``, ``snapshot.wrap(fn)``, ``with snapshot.attached()``.
+    """
+    return depart()
+
+
+# Last, and as a module: it imports this one, and the work that arrives while the interpreter ends can import nothing.
+from otelctx import arrival  # noqa: E402

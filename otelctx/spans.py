@@ -1,0 +1,159 @@
+"""Hop spans, and what every span of the process gets: its keys as attributes, and the flow that it started in.
+
+The flow is remembered in a private attribute of the local span: baggage and span attributes go stale, may be redacted
+and are not otelctx's alone. A child whose parent began in another flow, one that the child's context has not gone
+through, shows that some hop between them was not covered; `started` states it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from otelctx import faults, flow, metrics, place, policy, redaction, runtime
+from otelctx.claim import Claim
+from otelctx.scope import NAME, VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opentelemetry.trace import Span, Tracer
+
+    from otelctx.arrival import Departure
+    from otelctx.flow import Flow
+
+_FLOW_ATTRIBUTE: Final = "_otelctx_flow"
+
+_wanted: str = "auto"
+
+
+def configure(wanted: str) -> None:
+    """When a hop has a span: ``auto`` (where the parent's is recorded), ``always`` or ``never``."""
+    global _wanted
+    _wanted = wanted
+
+
+def wanted(otel: Any) -> bool:
+    """Whether a hop that departs in the OpenTelemetry Context `otel` has a span."""
+    if _wanted == "auto":
+        span = runtime.span_of(otel)
+        return span is not None and span.is_recording()
+    return _wanted == "always" and "opentelemetry.trace" in sys.modules
+
+
+def _tracer() -> Tracer:
+    from opentelemetry import trace
+
+    return trace.get_tracer(NAME, VERSION)
+
+
+def start_hop_span(departure: Departure, fn: object, otel: Any) -> Span | None:
+    """Start the span of a hop in the OpenTelemetry Context `otel`; None where there is to be none.
+
+    `fn` is the callable that arrives. Cron and task runs have a span whether or not their cause's is
+    recorded; a cron run's is a root with a Link to its cause.
+    """
+    departed = departure.snapshot.otel_departed
+    is_run = departure.kind in (policy.CRON, policy.TASK)
+    if not (_wanted != "never" and "opentelemetry.trace" in sys.modules if is_run else wanted(departed)):
+        return None
+    wait = time.monotonic() - departure.clock
+    kind = policy.NAMES[departure.kind]
+    from opentelemetry.trace import Link, SpanKind
+
+    attributes: dict[str, Any] = {
+        "otelctx.hop.kind": kind,
+        "otelctx.hop.wait": wait,
+        "thread.id": _thread.get_ident(),
+        "code.function.name": place.full_name_of(departure.called if departure.called is not None else fn),
+    }
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        # Not `current_thread()`: it would register a dummy for a thread that `threading` does not know.
+        known = threading._active.get(attributes["thread.id"])
+        if known is not None:
+            attributes["thread.name"] = known.name
+    cause = runtime.span_of(departed) if departure.kind == policy.CRON else None
+    span = _tracer().start_span(
+        f"{kind} {departure.named(fn)}",
+        context=otel,
+        kind=SpanKind.CONSUMER if departure.kind == policy.TASK else SpanKind.INTERNAL,
+        attributes=attributes,
+        links=[Link(cause.get_span_context())] if cause is not None else [],
+    )
+    metrics.record_wait(kind, wait, otel)
+    return span
+
+
+def failed(span: Span | None, exc: BaseException) -> None:
+    """Record on the hop's span that its work raised `exc`."""
+    if span is None:
+        return
+    try:
+        from opentelemetry.trace import Status, StatusCode
+
+        if isinstance(exc, Exception):
+            span.record_exception(exc)
+            span.set_status(Status(StatusCode.ERROR, f"{type(exc).__name__}: {exc}"))
+    except Exception as fault:
+        faults.internal_error("hop span", fault)
+
+
+def end(span: Span | None) -> None:
+    """End the hop's span; never raises."""
+    if span is None:
+        return
+    try:
+        span.end()
+    except Exception as fault:
+        faults.internal_error("hop span", fault)
+
+
+def labels(now: Flow) -> Mapping[str, Any]:
+    """The attributes that a span which starts in `now` gets."""
+    found: dict[str, Any] = {}
+    for key, value in zip(now.registry.keys, now.values, strict=True):
+        if value is None and not is_cleared(now, key.name):
+            value = key.process_identity()
+        if value is not None:
+            shown = redaction.redact(value)
+            if shown is not None:
+                found[key.attribute] = shown
+    if now.claim is not None:
+        found["otelctx.claim.state"] = "held" if isinstance(now.claim, Claim) else "shed"
+        if isinstance(now.claim, Claim):
+            found["otelctx.claim.id"] = now.claim.task_id
+    return found
+
+
+def is_cleared(now: Flow, name: str) -> bool:
+    """Whether the key has no value in `now` because somebody took it away."""
+    if now.state is not None and name in now.state.bound:
+        return True
+    key = now.registry.keys[now.registry.names[name]]
+    return any(
+        source.reading(raw) is False
+        for source, raw in zip(now.registry.settable, now.raws, strict=True)
+        if source in key.settable
+    )
+
+
+def started(span: Span, parent: Span | None, now: Flow, context: Any) -> None:
+    """Remember on `span` the flow `now`, in which it starts, and compare it with its parent's.
+
+    `context` is the OpenTelemetry Context that it starts in, for a span of the alert where this one is not recording.
+    """
+    began = getattr(parent, _FLOW_ATTRIBUTE, None)
+    if isinstance(began, flow.Flow):
+        from otelctx import arrival
+
+        after = arrival.span_started(began, now, span, context)
+        if after is not now:
+            now = after
+            now.registry.flow.set(now)
+    try:
+        setattr(span, _FLOW_ATTRIBUTE, now)
+    except AttributeError:
+        pass  # a span type of somebody else's, with slots: it is "unknown" to its children
