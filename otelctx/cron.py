@@ -11,7 +11,7 @@ import itertools
 import os
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from otelctx import arrival, policy, snapshot
+from otelctx import arrival, flow, policy, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,9 +26,22 @@ _runs: Final = itertools.count(1)
 
 def key_of_run(runner: str, job: str) -> str:
     """A key for one run of `job`, unlike that of any other run, of this process or of another."""
-    # A colon or a space in a name would make two keys of one.
-    clean = (part.replace(":", "_").replace("\n", " ")[:200] for part in (runner, job))
-    return ":".join(("cron", *clean, f"{os.getpid():x}-{os.urandom(3).hex()}-{next(_runs)}"))
+    return f"{_prefix(runner, job)}{os.getpid():x}-{os.urandom(3).hex()}-{next(_runs)}"
+
+
+def _prefix(runner: str, job: str) -> str:
+    # A colon in a name would make the key of one job that of another.
+    return ":".join(("cron", *(part.replace(":", "_")[:200] for part in (runner, job)), ""))
+
+
+def is_within(runner: str, job: str) -> bool:
+    """Whether the current context is a run of `job` already: hosts run a job through several functions."""
+    state = flow.STATE.get()
+    prefix = _prefix(runner, job)
+    return state is not None and any(
+        binding.minted and binding.value is not None and binding.value.startswith(prefix)
+        for binding in state.bound.values()
+    )
 
 
 def departure(runner: str, job: str, called: object = None) -> arrival.Departure:

@@ -35,7 +35,8 @@ def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]
         if not active.on:
             return None
         try:
-            return cron.departure(runner, cron.name_of_job(name, args, kwargs), original)
+            job = cron.name_of_job(name, args, kwargs)
+            return None if cron.is_within(runner, job) else cron.departure(runner, job, original)
         except Exception as exc:
             faults.internal_error("cron", exc)
             return None

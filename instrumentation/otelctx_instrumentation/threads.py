@@ -6,6 +6,9 @@ object in the instance's ``run`` that the new thread calls: that covers subclass
 ``self._context.run(self.run)``). ``Timer.start`` is patched too, since OpenTelemetry's threading instrumentor gives
 ``Timer`` a ``start`` of its own that goes around ``Thread``'s.
 
+A ``Timer`` that its own callback sets again, for the same function with the same arguments, is a scheduler: the first
+run inherits from whoever set it, each later one is a run of a cron job.
+
 *Service threads* (pool workers, exporters, scheduler loops; `SERVICE` and the configuration) serve everybody, so they
 start in a context without any key or span, whoever starts them.
 
@@ -16,10 +19,14 @@ What escapes: a subclass whose ``start`` never calls ``super().start()``, and ``
 from __future__ import annotations
 
 import re
+import sys
+from contextvars import ContextVar
 from fnmatch import translate
+from operator import is_
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
-from otelctx import arrival, faults, metrics, runtime
+from otelctx import arrival, cron, faults, metrics, place, runtime
 from otelctx.policy import NAMES, THREAD
 from otelctx.policy import SERVICE as SERVICE_KIND
 from otelctx.snapshot import Snapshot, arrive, depart
@@ -119,14 +126,41 @@ class _Runner:
             del thread, carried, run
 
 
+_TIMER: Final[ContextVar[Any]] = ContextVar("otelctx.timer", default=None)
+"""The timer whose callback the current context runs."""
+
+
+def _is_timer(thread: object) -> bool:
+    return isinstance(thread, sys.modules["threading"].Timer)
+
+
+def _is_rearmed(timer: Any) -> bool:
+    """Whether the current context is a run of what `timer` would run."""
+    running = _TIMER.get()
+    if running is None or not _is_timer(timer):
+        return False
+    one, other = running.function, timer.function
+    if isinstance(one, MethodType) and isinstance(other, MethodType):
+        one, other = (one.__func__, one.__self__), (other.__func__, other.__self__)
+        if one[0] is not other[0] or one[1] is not other[1]:
+            return False
+    elif one is not other:
+        return False
+    arguments, again = (*running.args, *running.kwargs.values()), (*timer.args, *timer.kwargs.values())
+    return len(arguments) == len(again) and all(map(is_, arguments, again)) and [*running.kwargs] == [*timer.kwargs]
+
+
 def _run(thread: Thread, run: Callable[[], None]) -> None:
     # OpenTelemetry's threading instrumentor attaches what it noted when the thread was started, inside of this.
     if "_otel_context" in thread.__dict__ and arrival.mode() != "observe":
         thread.__dict__["_otel_context"] = runtime.variable.get()
+    timer = _TIMER.set(thread) if _is_timer(thread) else None
     try:
         run()
     finally:
-        del thread, run
+        if timer is not None:
+            _TIMER.reset(timer)
+        del thread, run, timer
 
 
 def _is_service(thread: Thread) -> bool:
@@ -180,11 +214,15 @@ def _prepare(thread: Thread) -> tuple[Context | None, _Runner | None]:
         if "_otel_context" in thread.__dict__:
             thread.__dict__["_otel_context"] = runtime.empty
         return arrival.neutral(), None
+    if _is_rearmed(thread):
+        runner = _Runner(thread, cron.departure("timer", place.name_of(thread.function), thread.function))  # type: ignore[attr-defined]
+        thread.__dict__["run"] = runner
+        return None, runner
     captured = depart()
     carried: Snapshot | arrival.Departure = captured
     if captured.detailed:
         carried = arrival.Departure(captured, THREAD, called=getattr(thread, "_target", None) or thread.run)
-    elif not captured.size:
+    elif not captured.size and not _is_timer(thread):
         _nothing()
         return None, None
     runner = _Runner(thread, carried)
