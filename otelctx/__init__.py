@@ -7,9 +7,12 @@ worker sees a key that is not its parent's. See `install`, or set ``OTELCTX_ENAB
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+# Not from `typing`: it takes longer to import than everything else at interpreter start.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from otelctx.alerts import on_mismatch as on_mismatch
     from otelctx.claim import Claim as Claim
     from otelctx.config import ConfigError as ConfigError

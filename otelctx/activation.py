@@ -210,7 +210,7 @@ class _StandIn:
             setattr(self._owner, self._attribute, self.give_way(self._owner))
 
     def give_way(self, owner: object) -> Callable[..., Any]:
-        """Return the original for ``owner`` to have instead. A subclass, which inherits the stand-in, leaves it there."""
+        """Return the original for ``owner`` to have instead. A subclass, which inherits the stand-in, leaves it be."""
         self._gave_way = self._gave_way or owner is self._owner
         return self._original
 

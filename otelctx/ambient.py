@@ -8,7 +8,7 @@ and the work goes on without an answer when there is none in time.
 from __future__ import annotations
 
 import _thread
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Final
 
 from otelctx import faults
@@ -16,6 +16,7 @@ from otelctx.keys import EnvSource, GetterSource, Key, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextvars import Token
 
     from otelctx.keys import Reading
 
@@ -24,12 +25,25 @@ PATIENCE: Final = 0.5
 
 _given_up: set[str] = set()
 
+ASKING: Final[ContextVar[bool]] = ContextVar("otelctx.asking", default=False)
+"""Whether the current context is a getter's, which is being asked: what it hops to must not ask it again."""
+
+
+def is_asking() -> bool:
+    """Whether a getter is being asked in the current context."""
+    return ASKING.get()
+
+
+def quietly(wanted: bool) -> Token[bool] | None:
+    """Ask nobody in the current context, if that is `wanted`; returns what undoes it."""
+    return ASKING.set(True) if wanted else None
+
 
 def read(source: GetterSource | EnvSource) -> Reading:
     """What `source` says in the current context; None where it cannot be asked. Never raises."""
     if isinstance(source, EnvSource):
         return source.read()
-    if source.label in _given_up:
+    if source.label in _given_up or ASKING.get():
         return None
     try:
         function = source.function()
@@ -45,6 +59,7 @@ def _ask(source: Source, function: Callable[[], object]) -> object:
     answer: list[object] = []
     raised: list[Exception] = []
     context = copy_context()
+    context.run(ASKING.set, True)
 
     def ask() -> None:
         try:

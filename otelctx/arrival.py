@@ -66,10 +66,23 @@ def mode() -> Mode:
 class Departure:
     """One hop that has more to it than its snapshot: where and when it departed, and what was found at its arrival."""
 
-    __slots__ = ("called", "clock", "found", "kind", "name", "place", "snapshot", "trail")
+    __slots__ = (
+        "called",
+        "captured",
+        "clock",
+        "found",
+        "is_asked",
+        "kind",
+        "name",
+        "place",
+        "snapshot",
+        "spanned",
+        "trail",
+    )
 
     def __init__(self, snapshot: Snapshot, kind: int, *, called: object = None, name: str | None = None) -> None:
-        self.snapshot = snapshot
+        self.captured = snapshot
+        self.snapshot = snapshots.for_kind(snapshot, kind)
         self.kind = kind
         self.called = called
         """What is named as the callable, where it is not the one that arrives: a thread's target."""
@@ -79,13 +92,19 @@ class Departure:
         self.clock = time.monotonic()
         self.trail = _TRAIL.get()
         self.found: list[Mismatch] = []
+        self.is_asked = ambient.is_asking()
+        """Whether a getter departs, which has been asked by an arrival: its own arrivals do not ask again."""
+        self.spanned = spans.wanted_for(kind, snapshot.otel_departed)
+        """Whether the hop has a span: decided here, since its parent may have ended by the time it arrives."""
 
     def again(self, kind: int) -> Departure:
         """The same departure for one more arrival, of `kind`: the items of a batch arrive one by one."""
         departure = Departure.__new__(Departure)
-        departure.snapshot, departure.place, departure.clock = self.snapshot, self.place, self.clock
+        departure.snapshot = self.snapshot if kind == self.kind else snapshots.for_kind(self.captured, kind)
+        departure.captured, departure.place, departure.clock = self.captured, self.place, self.clock
         departure.trail, departure.kind, departure.found = self.trail, kind, []
-        departure.called, departure.name = self.called, self.name
+        departure.called, departure.name, departure.spanned = self.called, self.name, self.spanned
+        departure.is_asked = self.is_asked
         return departure
 
     def named(self, fn: object) -> str:
@@ -116,13 +135,17 @@ class _Home:
 
 def _declared() -> set[ContextVar[Any]]:
     registry = flow.registry
-    return {*registry.vars, flow.STATE, registry.flow, runtime.variable, _TRAIL, _HOME}
+    return {*registry.vars, flow.STATE, registry.flow, runtime.variable, _TRAIL, _HOME, flow.ENDED, ambient.ASKING}
 
 
-def keep(context: Context) -> None:
-    """Hand what a task set in undeclared variables, in the copy `context`, back to the worker (the current context)."""
+def keep(context: Context, otel: Any) -> None:
+    """Hand what a task set in undeclared variables, in the copy `context`, back to the worker (the current context).
+
+    Also where it left another OpenTelemetry Context than the `otel` that arrived: somebody holds a token for it.
+    """
     try:
-        if not _declared().issuperset(context):
+        left = context.get(runtime.variable, runtime.empty)
+        if left is not otel or not _declared().issuperset(context):
             home = _Home(context)
             _HOME.set(home)
             _hand_back(home)
@@ -236,8 +259,8 @@ def _give_back(rebuilt: Context) -> None:
 
 
 @contextmanager
-def attached(snapshot: Snapshot) -> Iterator[None]:
-    """See `Snapshot.attached`."""
+def attached(snapshot: Snapshot, *, whole: bool = False) -> Iterator[None]:
+    """See `Snapshot.attached`. `whole`: at the end the context is what it was, whatever the block has set meanwhile."""
     tokens: list[tuple[ContextVar[Any], Token[Any], object]] = []
     by_var = {source.var: source for source in snapshot.flow.registry.settable}
     for var, raw in snapshot.cells:
@@ -257,10 +280,15 @@ def attached(snapshot: Snapshot) -> Iterator[None]:
     try:
         yield
     finally:
+        # In place of the block's own context it may be closed in another one, as a generator may be.
+        is_ours = whole or any(var is flow.STATE and var.get() is raw for var, _, raw in tokens) or not tokens
         for var, token, raw in reversed(tokens):
+            ours = var.get(MISSING) is raw or (is_ours and var in (runtime.variable, snapshot.flow.registry.flow))
+            if not whole and not ours:
+                continue
             try:
                 var.reset(token)
-            except ValueError:  # closed in another context, as a generator may be: only what is still ours
+            except ValueError:
                 if var.get(MISSING) is raw and token.old_value is not Token.MISSING:
                     var.set(token.old_value)
 
@@ -348,27 +376,42 @@ def _deliver(found: list[Mismatch], span: Span | None, parent: Any) -> None:
         alerts.deliver(mismatch, span, parent)
 
 
-def span_started(parent: Flow, now: Flow, span: Span, context: Any) -> Flow:
-    """State what the start of `span` shows: its parent began in the flow `parent`, and this context is at `now`.
+def span_started(began: Flow, now: Flow, span: Span, parent: Span, context: Any) -> Flow:
+    """State what the start of `span` shows: its `parent` began in another flow, and this context is at `now`.
 
     Returns the flow that the context has from now on. Nothing is stated where the context has gone through the parent's
-    flow: then the application has bound anew since.
+    flow: then the application has bound anew since. `context` is the OpenTelemetry Context that the span starts in.
     """
-    if parent.registry is not now.registry or parent.serial == now.serial:
+    if began.registry is not now.registry or began.serial == now.serial:
         return now
-    if parent.serial in now.seen:
-        return now if now.seen[0] == parent.serial else now.after(parent)
-    for key, expected, observed in zip(now.registry.keys, parent.values, now.values, strict=True):
-        if expected is None or observed == expected:
+    if now.knows(began):
+        return now if now.seen[:1] == (began.serial,) else now.after(began)
+    for key, expected, observed in zip(now.registry.keys, began.values, now.values, strict=True):
+        if expected is None or observed == expected or _is_told(parent, key.name, observed, context):
             continue
-        statement = (parent.serial, key.name, observed)
-        if statement in now.reported:
-            continue
-        now = now.reporting(statement)
         reason: Reason = "lost" if observed is None else "foreign"
         source = None if observed is None else _source(key, now, observed)
         alerts.deliver(_mismatch(key, reason, expected, observed, source, "observed", None, None), span, context)
     return now
+
+
+_TOLD: Final = "_otelctx_told"
+
+
+def _is_told(parent: Span, key: str, observed: str | None, context: Any) -> bool:
+    """Whether this was said already of this arrival: of work under `parent` in this thread and this Context.
+
+    Work that fans out into tasks shares both; what it said is kept with the parent, and goes with it.
+    """
+    told: set[tuple[str, str | None, int, int]] = vars(parent).setdefault(_TOLD, set())
+    statement = (key, observed, _thread.get_ident(), id(context))
+    if statement in told or len(told) >= _TOLD_AT_MOST:
+        return True
+    told.add(statement)
+    return False
+
+
+_TOLD_AT_MOST: Final = 1024
 
 
 # --- recorded hops, enforce ------------------------------------------------------------------------------------------
@@ -376,9 +419,12 @@ def span_started(parent: Flow, now: Flow, span: Span, context: Any) -> Flow:
 
 def in_full(departure: Departure, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
     """Arrive with everything: the span, the trail, the comparison of each source where the mode asks for it."""
-    if _mode == "observe":
-        return observed(departure, fn, args, kwargs)
-    return replayed(departure, fn, args, kwargs)
+    try:
+        if _mode == "observe":
+            return observed(departure, fn, args, kwargs)
+        return replayed(departure, fn, args, kwargs)
+    finally:
+        del departure, fn, args, kwargs
 
 
 def replayed(departure: Departure, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
@@ -398,6 +444,7 @@ def _inside(departure: Departure, fn: Callable[..., R], args: tuple[Any, ...], k
     span: Span | None = None
     trail: Token[tuple[str, ...]] | None = None
     current: Token[Any] | None = None
+    asked = ambient.quietly(departure.is_asked)
     try:
         snapshot = departure.snapshot
         otel = runtime.variable.get()
@@ -423,15 +470,17 @@ def _inside(departure: Departure, fn: Callable[..., R], args: tuple[Any, ...], k
             runtime.variable.reset(current)
         if trail is not None:
             _TRAIL.reset(trail)
+        if asked is not None:
+            asked.var.reset(asked)
         spans.end(span)
-        del departure, fn, args, kwargs, span, current, trail
+        del asked, departure, fn, args, kwargs, span, current, trail
 
 
 @contextmanager
 def entered(departure: Departure, fn: object) -> Iterator[None]:
     """Arrive in the current context, for the length of a ``with`` block: for a coroutine, or a block of code."""
     departure.snapshot.counts[departure.kind]()
-    with attached(departure.snapshot):
+    with attached(departure.snapshot, whole=True):
         span: Span | None = None
         tokens: list[Token[Any]] = []
         try:
@@ -521,6 +570,7 @@ def watched(departure: Departure, fn: object) -> Iterator[None]:
     """Compare, and change nothing, for the length of a ``with`` block."""
     line: Token[Flow] | None = None
     span: Span | None = None
+    asked = ambient.quietly(departure.is_asked)
     try:
         seen = flow.peek()
         found = _what_is_seen(departure, seen)
@@ -540,11 +590,12 @@ def watched(departure: Departure, fn: object) -> Iterator[None]:
         spans.failed(span, exc)
         raise
     finally:
-        if line is not None:
-            try:
-                line.var.reset(line)
-            except ValueError:  # closed in another context
-                pass
+        for token in (line, asked):
+            if token is not None:
+                try:
+                    token.var.reset(token)  # type: ignore[arg-type]
+                except ValueError:  # closed in another context
+                    pass
         spans.end(span)
 
 
@@ -594,7 +645,10 @@ def compare_brought(snapshot: Snapshot, kind: int, context: Context) -> None:
     A context that has gone through the departing flow, or the other way round, is the author's rebinding; an empty one
     is the author's wish for none.
     """
-    departed, brought = snapshot.before, flow.in_context(context)
+    departed = snapshot.before
+    if departed.registry.flow not in context:
+        return  # nobody has looked at it before, so nobody knows what it has gone through
+    brought = flow.in_context(context)
     if brought.registry is not departed.registry or brought.knows(departed) or departed.knows(brought):
         return
     departure = Departure(snapshot, kind)

@@ -82,6 +82,8 @@ def _report(changes: Mapping[str, str | None], child: Mapping[str, str]) -> None
         observed = child.get(name)
         if observed is None or (name not in keys and not _is_claims(name)):
             continue
+        if expected is None and name in keys and not spans.is_cleared(flow.peek(), keys[name]):
+            continue  # nothing was to be handed on, so nothing was mistaken for it
         reason: Reason = "leaked" if expected is None else "foreign"
         place = places.departure()
         mismatch = Mismatch(

@@ -10,7 +10,7 @@ import sys
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final
 
-from otelctx import metrics, redaction
+from otelctx import metrics, redaction, scope
 from otelctx.reentry import Reentry
 
 if TYPE_CHECKING:
@@ -72,6 +72,9 @@ def log_kept() -> None:
 
 def _log(logger: logging.Logger, fault: _Fault, exc: BaseException | None) -> None:
     component, kind, message = fault
+    if component == "configuration":  # the operator's mistake, not ours
+        logger.warning("otelctx: a setting is wrong and left out: %s", message)
+        return
     text = f"otelctx: internal error in {component}; the application's work goes on"
     detail = ": ".join(part for part in (message, kind) if part)
     if exc is None or redaction.values() != "plain":
@@ -81,13 +84,11 @@ def _log(logger: logging.Logger, fault: _Fault, exc: BaseException | None) -> No
 
 
 def _logger() -> logging.Logger | None:
-    module: Any = sys.modules.get("logging")
+    module: Any = sys.modules.get("logging")  # not imported anew: another thread may be at it, and wait for this one
     if module is None:
         import logging as module
-    # While the module's own code still runs, its functions may be there and the globals that they need not.
-    if getattr(getattr(module, "__spec__", None), "_initializing", False):
-        return None
-    logger: logging.Logger = module.getLogger("otelctx")
+    get = getattr(module, "getLogger", None)  # None while the module is half imported
+    logger: logging.Logger | None = None if get is None else get(scope.NAME)
     return logger
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 MEMORY: Final = 8
 """How many flows back a context remembers."""
+DEPTH: Final = 32
+"""How many flows of open spans it remembers besides."""
 
 _serials = itertools.count(1)
 
@@ -48,28 +50,26 @@ class Binding:
 
 
 class State:
-    """What otelctx was told in a context. Never changed once it is set; `superseded` alone is written later."""
+    """What otelctx was told in a context. Never changed once it is set."""
 
-    __slots__ = ("bound", "claim", "superseded")
+    __slots__ = ("bound", "claim")
 
     def __init__(self, bound: Mapping[str, Binding], claim: ClaimState = None) -> None:
         self.bound = bound
         self.claim = claim
-        self.superseded: tuple[State | None] | None = None
-        """Set by a `detach` out of order: the state that counts in this one's place."""
 
 
 class Flow:
     """The identity of an execution context, and the ones before it."""
 
     __slots__ = (
+        "around",
         "baggage",
         "base",
         "claim",
         "pairs",
         "raws",
         "registry",
-        "reported",
         "seen",
         "serial",
         "state",
@@ -86,7 +86,7 @@ class Flow:
         claim: ClaimState,
         serial: int | None = None,
         seen: tuple[int, ...] = (),
-        reported: tuple[tuple[int, str, str | None], ...] = (),
+        around: tuple[int, ...] = (),
     ) -> None:
         self.registry = registry
         self.state = state
@@ -102,8 +102,9 @@ class Flow:
         """Which link of the line this is. Rebinding the same value to other objects makes no new link."""
         self.seen = seen
         """Serials of the flows before this one, latest first: numbers, since flows would keep each other alive."""
-        self.reported = reported
-        """Statements that were made in this line: (the parent flow's serial, key, what was seen)."""
+        self.around = around
+        """Serials of the flows in which the spans around began, innermost first: a span stays open while any number of
+        sessions are bound and unbound under it."""
         self.base: Snapshot | None = None
         """The last snapshot that was prepared for this flow."""
         self.baggage: tuple[dict[str, object] | None, dict[str, object] | None] | None = None
@@ -116,26 +117,11 @@ class Flow:
 
     def knows(self, other: Flow) -> bool:
         """Whether `other` is this flow or one that this context has gone through."""
-        return other.serial == self.serial or other.serial in self.seen
+        return other.serial == self.serial or other.serial in self.seen or other.serial in self.around
 
     def after(self, other: Flow) -> Flow:
-        """This flow, having gone through `other` as well.
-
-        `other` moves to the front of what is remembered, so that a parent span under which one sub-session after
-        another is bound stays known for ever.
-        """
+        """This flow, having gone through `other` as well."""
         seen = (other.serial, *(serial for serial in (*self.seen, *other.seen) if serial != other.serial))
-        return self._copy(seen=seen[:MEMORY])
-
-    def reporting(self, statement: tuple[int, str, str | None]) -> Flow:
-        """This flow, having made `statement`."""
-        return self._copy(reported=(statement, *self.reported)[:MEMORY])
-
-    def _copy(
-        self,
-        seen: tuple[int, ...] | None = None,
-        reported: tuple[tuple[int, str, str | None], ...] | None = None,
-    ) -> Flow:
         return Flow(
             self.registry,
             self.state,
@@ -143,8 +129,28 @@ class Flow:
             values=self.values,
             claim=self.claim,
             serial=self.serial,
-            seen=self.seen if seen is None else seen,
-            reported=self.reported if reported is None else reported,
+            seen=seen[:MEMORY],
+            around=_merged(other.around, self.around),
+        )
+
+    def under(self, parent: Flow | None) -> Flow:
+        """This flow, with a span that began in `parent` (one that it knows) around it."""
+        around = (self.serial,) if parent is None else (self.serial, parent.serial, *parent.around)
+        if not any(self.values) or all(serial in self.around for serial in around[:2]):
+            return self
+        return self.within(around)
+
+    def within(self, around: tuple[int, ...]) -> Flow:
+        """This flow, with spans around it that began in the flows `around`."""
+        return Flow(
+            self.registry,
+            self.state,
+            self.raws,
+            values=self.values,
+            claim=self.claim,
+            serial=self.serial,
+            seen=self.seen,
+            around=_merged(around, self.around),
         )
 
     def in_step(self, otel: OtelContext) -> OtelContext:
@@ -163,6 +169,10 @@ class Flow:
         claim = self.claim
         entries.append(("otelctx.claim", f"held:{claim.task_id}" if isinstance(claim, Claim) else claim))
         return entries
+
+
+def _merged(first: tuple[int, ...], then: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys((*first, *then)))[:DEPTH]
 
 
 STATE: Final[ContextVar[State | None]] = ContextVar("otelctx.state", default=None)
@@ -233,13 +243,17 @@ def _derive(declared: Registry, state: State | None, raws: tuple[object, ...], b
     claim = None if state is None else state.claim
     if before is None:
         return Flow(declared, state, raws, values=values, claim=claim)
-    if values == before.values and claim == before.claim:
-        return Flow(
-            declared, state, raws, values=values, claim=claim,
-            serial=before.serial, seen=before.seen, reported=before.reported,
-        )  # fmt: skip
-    seen = (before.serial, *before.seen)[:MEMORY]
-    return Flow(declared, state, raws, values=values, claim=claim, seen=seen, reported=before.reported)
+    is_same = values == before.values and claim == before.claim
+    return Flow(
+        declared,
+        state,
+        raws,
+        values=values,
+        claim=claim,
+        serial=before.serial if is_same else None,
+        seen=before.seen if is_same else (before.serial, *before.seen)[:MEMORY],
+        around=before.around,
+    )
 
 
 def peek() -> Flow:
@@ -257,6 +271,10 @@ def here() -> Flow:
     """The current context's flow, with a new link where the identity has changed since the last look."""
     flow = peek()
     if flow is not flow.registry.flow.get():
+        if runtime.is_adopted():
+            began = getattr(runtime.span_of(runtime.variable.get()), "_otelctx_flow", None)
+            if isinstance(began, Flow) and began.registry is flow.registry and flow.knows(began):
+                flow = flow.within((began.serial, *began.around))
         flow.registry.flow.set(flow)
     return flow
 
@@ -290,6 +308,10 @@ class Token:
         self.after = after
         self.otel_before = otel_before
         self.otel_after = otel_after
+
+
+ENDED: Final[ContextVar[tuple[Token, ...]]] = ContextVar("otelctx.ended", default=())
+"""Tokens that were detached in this context before an inner one."""
 
 
 def attach_state(state: State) -> Token:
@@ -326,7 +348,7 @@ def attach(**keys: str) -> Token:
             )
         if not isinstance(value, str):
             raise TypeError(f"otelctx: the value of key {name!r} must be a str, not {type(value).__name__}")
-        if len(value) * 3 > runtime.MAX_VALUE_BYTES and runtime.encoded_size(value) > runtime.MAX_VALUE_BYTES:
+        if len(value) * 12 > runtime.MAX_VALUE_BYTES and runtime.encoded_size(value) > runtime.MAX_VALUE_BYTES:
             raise ValueError(
                 f"otelctx: the value of key {name!r} is {runtime.encoded_size(value)} bytes long once encoded; "
                 f"at most {runtime.MAX_VALUE_BYTES} fit into baggage"
@@ -368,14 +390,20 @@ def detach(token: Token | None) -> None:
         return
     current = STATE.get()
     if current is token.after:
-        before = token.before
-        while before is not None and before.superseded is not None:
-            (before,) = before.superseded
+        before, ended = token.before, ENDED.get()
+        while (over := next((one for one in ended if one.after is before), None)) is not None:
+            before = over.before
         STATE.set(before)
-        if token.otel_after is not token.otel_before and runtime.variable.get() is token.otel_after:
-            runtime.variable.set(token.otel_before)
-    else:
-        token.after.superseded = (token.before,)
+        if token.otel_after is not token.otel_before:
+            otel = runtime.variable.get()
+            if before is token.before and otel is token.otel_after:
+                runtime.variable.set(token.otel_before)
+            else:  # inside a span that began since, or after a detach out of order: entries of what has ended are there
+                runtime.variable.set(peek().in_step(otel))
+        if ended and before is None:
+            ENDED.set(())
+    elif current is not None:
+        ENDED.set((token, *ENDED.get())[:MEMORY])
 
 
 class bind:  # noqa: N801 - used as a function, like contextlib.suppress

@@ -9,7 +9,7 @@ import _thread
 import os
 from typing import TYPE_CHECKING, Any
 
-from otelctx import arrival, children, faults, flow, metrics, ownership, runtime, snapshot, spans
+from otelctx import arrival, children, faults, flow, metrics, ownership, policy, runtime, snapshot, spans
 from otelctx import config as configuration
 from otelctx.config import Config, ConfigError
 from otelctx.keys import ContextVarSource, Registry
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _lock = _thread.RLock()
 _settings: Config | None = None
 _generation = 0
+_reported: set[str] = set()
 
 
 def install(config: str | os.PathLike[str] | Mapping[str, Any] | None = None, /, **overrides: Any) -> None:
@@ -63,12 +64,12 @@ def _apply(settings: Config, *, unless_installed: bool = False) -> None:
     from otelctx import activation, alerts
 
     otelctx_instrumentation.load()
-    activation.disarm()
     with _lock:
         if unless_installed and _settings is not None:
             return
         _generation += 1
         _settings = settings
+        _reported.clear()
         alerts.configure(settings)
         spans.configure(settings.spans)
         arrival.configure(settings.mode)
@@ -76,15 +77,16 @@ def _apply(settings: Config, *, unless_installed: bool = False) -> None:
         children.configure(settings)
         runtime.adopt()
         flow.use(Registry.from_config(settings))
-        snapshot.refresh(_details(settings))
+        snapshot.refresh(_details(settings, flow.registry))
         otelctx_instrumentation.apply(settings)
+        activation.disarm()  # after it, so that there is no moment without either
         metrics.register()
     flow.discover(_report_source)
     _watch_modules(_generation)
 
 
-def _details(settings: Config) -> Any:
-    if settings.mode != "repair":
+def _details(settings: Config, declared: Registry) -> Any:
+    if settings.mode != "repair" or policy.changes_ordinary_hops(declared.keys):
         return lambda otel: True
     return spans.wanted
 
@@ -104,6 +106,9 @@ def _watch_modules(generation: int) -> None:
 
 
 def _report_source(source: ContextVarSource, exc: Exception) -> None:
+    if source.label in _reported:
+        return
+    _reported.add(source.label)
     faults.internal_error("source", message=f"{source.label} is not there: {exc}")
 
 

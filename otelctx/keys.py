@@ -74,7 +74,7 @@ def _text(raw: object) -> Reading:
     # Identity is a string; integers and UUIDs are what else applications use for it. Any other object may be large, may
     # be a request, and is no value: it is replayed as it is, but not compared, exported or put into baggage.
     if isinstance(raw, str):
-        return raw
+        return str.__str__(raw)  # the characters of a subclass, which may carry anything and live on in a span
     if isinstance(raw, int) and not isinstance(raw, bool):
         return str(raw)
     if type(raw).__module__ == "uuid":

@@ -78,7 +78,6 @@ def mismatch_counted(mismatch: Mismatch, context: Context | None = None) -> None
         attributes["otelctx.hop.kind"] = mismatch.hop_kind
     try:
         if _provider_is_set():
-            _send_unsent()
             instruments = _current_instruments()
             if instruments is not None:
                 instruments.mismatches.add(1, attributes, context)

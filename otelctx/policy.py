@@ -5,9 +5,12 @@ The table is the design's; an operator overrides it per key and kind (``[keys.se
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from otelctx.keys import Key
 
 Policy: TypeAlias = Literal["inherit", "shed", "mint"]
@@ -54,6 +57,16 @@ def for_key(key: Key, kind: Kind) -> Policy:
     if override is not None:
         return override  # type: ignore[return-value]  # the configuration admits these three words only
     return KEYS.get(kind, "inherit")
+
+
+def changes_ordinary_hops(keys: Iterable[Key]) -> bool:
+    """Whether a policy of one of `keys` makes a hop that otherwise inherits mint or shed."""
+    return any(for_key(key, kind) != "inherit" for key in keys for kind in (THREAD, EXECUTOR, CALLBACK, QUEUE))
+
+
+def fresh(kind: Kind) -> str:
+    """A value for a key that is minted at a hop of `kind`, unlike any other."""
+    return f"{NAMES[kind]}:{os.getpid():x}-{os.urandom(6).hex()}"
 
 
 def for_claim(kind: Kind) -> Policy:

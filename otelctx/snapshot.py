@@ -42,7 +42,18 @@ EMPTY: Final = tuple(metrics.hop_counter(name, "empty") for name in policy.NAMES
 class Snapshot:
     """What departs with a piece of work. `capture` makes one; it may be replayed any number of times, concurrently."""
 
-    __slots__ = ("before", "cells", "context", "counts", "detailed", "flow", "minted", "otel", "otel_departed", "size")
+    __slots__ = (
+        "before",
+        "cells",
+        "context",
+        "counts",
+        "detailed",
+        "flow",
+        "otel",
+        "otel_departed",
+        "otel_set",
+        "size",
+    )
 
     def __init__(
         self,
@@ -81,6 +92,8 @@ class Snapshot:
             self.context = Context()
             self.context.run(_fill, self.cells, after.registry.root)
             self.size = len(self.context)
+        self.otel_set = None if otel is runtime.empty else otel
+        """What the prepared context says for the OpenTelemetry Context, None where it says nothing."""
         self.counts = EMPTY if after.is_empty else _carried if after is before else _changed
 
     def run(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -129,6 +142,7 @@ def _fill(cells: tuple[Set, ...], root: Flow) -> None:
 # `refresh` is the only writer.
 _flow_of: Callable[[], Flow]
 _otel_of: Callable[[], Any]
+_otel_variable: ContextVar[Any]
 _state_of: Final = flow.STATE.get
 
 
@@ -154,8 +168,8 @@ def arrive(snapshot: Snapshot, kind: int, fn: Callable[..., R], args: tuple[Any,
     try:
         return context.run(fn, *args, **kwargs)
     finally:
-        if len(context) != snapshot.size:
-            arrival.keep(context)
+        if len(context) != snapshot.size or context.get(_otel_variable) is not snapshot.otel_set:
+            arrival.keep(context, snapshot.otel)
         # An exception keeps this frame alive, and may itself be kept: it must not keep the work or a span.
         del snapshot, context, fn, args, kwargs
 
@@ -178,7 +192,18 @@ def depart_as(kind: int, minted: str | None = None) -> Snapshot:
     A key that is minted has the value `minted`. The application's own sources of a minted or shed key are cleared:
     given their first ``empty`` value, or left out. A shed claim is a tombstone, which nothing but a grant removes.
     """
-    now, otel = flow.here(), runtime.variable.get()
+    return _changed_for(kind, minted, flow.here(), runtime.variable.get())
+
+
+def for_kind(captured: Snapshot, kind: int) -> Snapshot:
+    """`captured` as it departs at a hop of `kind`: the same, unless an operator's policy mints or sheds a key there."""
+    is_changed = captured.flow is not captured.before
+    if is_changed or all(policy.for_key(key, kind) == "inherit" for key in captured.before.registry.keys):
+        return captured
+    return _changed_for(kind, policy.fresh(kind), captured.before, captured.otel_departed)
+
+
+def _changed_for(kind: int, minted: str | None, now: Flow, otel: Any) -> Snapshot:
     declared = now.registry
     bound = {} if now.state is None else dict(now.state.bound)
     raws = dict(zip(declared.vars, now.raws, strict=True))
@@ -191,9 +216,8 @@ def depart_as(kind: int, minted: str | None = None) -> Snapshot:
         bound[key.name] = flow.Binding(minted if wanted == "mint" else None, cleared, minted=True)
     claim = now.claim if policy.for_claim(kind) == "inherit" else SHED
     after = flow.derive(now, flow.State(bound, claim), tuple(raws[var] for var in declared.vars))
-    if kind == policy.CRON and runtime.is_adopted():
-        otel = runtime.without_span(otel)
-    return Snapshot(now, after, runtime.variable.get(), in_step(otel, after), detailed=True)
+    arriving = runtime.without_span(otel) if kind == policy.CRON and runtime.is_adopted() else otel
+    return Snapshot(now, after, otel, in_step(arriving, after), detailed=True)
 
 
 def in_step(otel: Any, now: Flow) -> Any:
@@ -213,26 +237,28 @@ def refresh(is_detailed: Callable[[Any], bool] | None = None) -> None:
 
     `is_detailed` decides, from the departing OpenTelemetry Context, whether a hop has a span or a comparison.
     """
-    global _flow_of, _otel_of, _is_detailed
+    global _flow_of, _otel_of, _otel_variable, _is_detailed
     if is_detailed is not None:
         _is_detailed = is_detailed
-    _otel_of = runtime.variable.get
+    _otel_variable = runtime.variable
+    _otel_of = _otel_variable.get
     _flow_of = flow.registry.flow.get
 
 
 refresh()
 
 
+def _is(one: Any, ended: Any) -> bool:
+    # Processors get a read-only copy of the span that ended.
+    return one is not None and one.get_span_context() == ended.get_span_context()
+
+
 def forget(span: Any) -> None:
     """Let go of the snapshot that was prepared under `span`, which has ended."""
-    started_in = getattr(span, "_otelctx_flow", None)
-    # The span may have been departed from in flows that began after it; those are reached by their contexts alone and
-    # go with them.
-    for candidate in (started_in, flow.registry.flow.get()):
-        if isinstance(candidate, flow.Flow):
-            base = candidate.base
-            if base is not None and runtime.span_of(base.otel_departed) is span:
-                candidate.base = None
+    # Other contexts may have departed under it as well; what those remember goes with them, or with their next hop.
+    now = flow.registry.flow.get()
+    if now.base is not None and _is(runtime.span_of(now.base.otel_departed), span):
+        now.base = None
 
 
 def capture() -> Snapshot:

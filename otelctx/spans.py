@@ -43,6 +43,13 @@ def wanted(otel: Any) -> bool:
     return _wanted == "always" and "opentelemetry.trace" in sys.modules
 
 
+def wanted_for(kind: int, otel: Any) -> bool:
+    """Whether a hop of `kind` that departs in `otel` has a span; cron and task runs have one if there is tracing."""
+    if kind in (policy.CRON, policy.TASK):
+        return _wanted != "never" and "opentelemetry.trace" in sys.modules
+    return wanted(otel)
+
+
 def _tracer() -> Tracer:
     from opentelemetry import trace
 
@@ -52,18 +59,18 @@ def _tracer() -> Tracer:
 def start_hop_span(departure: Departure, fn: object, otel: Any) -> Span | None:
     """Start the span of a hop in the OpenTelemetry Context `otel`; None where there is to be none.
 
-    `fn` is the callable that arrives. Cron and task runs have a span whether or not their cause's is
-    recorded; a cron run's is a root with a Link to its cause.
+    `fn` is the callable that arrives. A cron run's span is a root with a Link to its cause.
     """
-    departed = departure.snapshot.otel_departed
-    is_run = departure.kind in (policy.CRON, policy.TASK)
-    if not (_wanted != "never" and "opentelemetry.trace" in sys.modules if is_run else wanted(departed)):
+    if not departure.spanned:
         return None
+    departed = departure.snapshot.otel_departed
     wait = time.monotonic() - departure.clock
     kind = policy.NAMES[departure.kind]
     from opentelemetry.trace import Link, SpanKind
 
+    # In observe the work runs with whatever the worker has; the hop is the departed flow's all the same.
     attributes: dict[str, Any] = {
+        **labels(departure.snapshot.flow),
         "otelctx.hop.kind": kind,
         "otelctx.hop.wait": wait,
         "thread.id": _thread.get_ident(),
@@ -143,16 +150,20 @@ def is_cleared(now: Flow, name: str) -> bool:
 def started(span: Span, parent: Span | None, now: Flow, context: Any) -> None:
     """Remember on `span` the flow `now`, in which it starts, and compare it with its parent's.
 
-    `context` is the OpenTelemetry Context that it starts in, for a span of the alert where this one is not recording.
+    `context` is the OpenTelemetry Context that it starts in.
     """
     began = getattr(parent, _FLOW_ATTRIBUTE, None)
-    if isinstance(began, flow.Flow):
+    after = now
+    if parent is not None and isinstance(began, flow.Flow):
         from otelctx import arrival
 
-        after = arrival.span_started(began, now, span, context)
-        if after is not now:
-            now = after
-            now.registry.flow.set(now)
+        after = arrival.span_started(began, now, span, parent, context)
+    else:
+        began = None
+    after = after.under(began if began is not None and after.knows(began) else None)
+    if after is not now:
+        now = after
+        now.registry.flow.set(now)
     try:
         setattr(span, _FLOW_ATTRIBUTE, now)
     except AttributeError:

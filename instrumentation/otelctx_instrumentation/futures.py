@@ -11,6 +11,7 @@ What escapes: a subclass whose ``submit`` never calls ``super().submit``, and ex
 
 from __future__ import annotations
 
+from functools import update_wrapper
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 class _Item:
     """One call of a ``map``: all of them depart as the ``map`` did, whoever submits them and when."""
 
-    __slots__ = ("__wrapped__", "snapshot")
+    __wrapped__: Callable[..., Any]
 
     def __init__(self, fn: Callable[..., Any], captured: Snapshot) -> None:
-        self.__wrapped__ = fn
+        update_wrapper(self, fn)  # a subclass's `submit` may look at the function's name
         self.snapshot = captured
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.__wrapped__(*args, **kwargs)
 
 

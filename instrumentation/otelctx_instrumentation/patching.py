@@ -10,9 +10,11 @@ import _thread
 import sys
 from dataclasses import dataclass
 from functools import wraps
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
-from otelctx import faults
+from otelctx import activation, faults
+from otelctx_instrumentation import theirs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -93,11 +95,16 @@ def _apply(patch: Patch) -> None:
             owner, name, original = wrapt.resolve_path(sys.modules[patch.module], patch.path)
         except AttributeError:
             return  # a version of the library that has no such attribute
+        # What stands in for the original until otelctx is installed is not what `undo` is to put back.
+        original = activation.original_of(original, owner)
+        if type(original) is not FunctionType:
+            # Somebody's wrapper, as it lies in the class: called like that, wrapt's does not see its instance.
+            original = getattr(owner, name)
         active = Active()
         replacement = patch.replace(original, active)
         if getattr(replacement, "__wrapped__", original) is original:
             replacement = wraps(original)(replacement)
-        own = vars(owner).get(name, _ABSENT)
+        own = activation.original_of(vars(owner).get(name, _ABSENT), owner)
         wrapt.apply_patch(owner, name, replacement)
         _applied[patch.module, patch.path] = _Applied(owner, name, own, replacement, active)
 
@@ -111,11 +118,23 @@ def undo() -> None:
             _, done = _applied.popitem()
             done.active.on = False
             if vars(done.owner).get(done.name) is not done.replacement:
-                continue
-            if done.own is _ABSENT:
+                _take_out(done)
+            elif done.own is _ABSENT:
                 delattr(done.owner, done.name)
             else:
-                setattr(done.owner, done.name, done.own)
+                setattr(done.owner, done.name, theirs.without_left_over(done.own))
+
+
+def _take_out(done: _Applied) -> None:
+    """Take the replacement out from under wrapt's wrappers that lie over it; under anything else it stays, inert."""
+    from wrapt import FunctionWrapper
+
+    outer = vars(done.owner).get(done.name)
+    while issubclass(type(outer), FunctionWrapper):
+        if outer.__wrapped__ is done.replacement:
+            outer.__wrapped__ = done.replacement.__wrapped__ if done.own is _ABSENT else done.own
+            return
+        outer = outer.__wrapped__
 
 
 def applied() -> list[tuple[str, str, bool]]:

@@ -42,7 +42,7 @@ class _Carried:
         self.departed = departed
         self.kind = kind
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         captured, departure = self.departed.snapshot, self.departed.departure
         if self.kind == CALLBACK:
             self.departed.snapshot = self.departed.departure = None

@@ -18,9 +18,10 @@ What escapes: a subclass whose ``start`` never calls ``super().start()``, and ``
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from fnmatch import translate
 from operator import is_
 from types import MethodType
@@ -34,7 +35,6 @@ from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from contextvars import Context
     from threading import Thread
 
 SERVICE: Final = (
@@ -79,6 +79,8 @@ def _any_of(globs: list[str]) -> re.Pattern[str]:
 configure(())
 
 _ABSENT: Final = object()
+
+_FUTURES: Final = os.path.join("concurrent", "futures", "thread.py")
 
 
 class _Runner:
@@ -163,12 +165,32 @@ def _run(thread: Thread, run: Callable[[], None]) -> None:
         del thread, run, timer
 
 
+def _called(thread: Any) -> object:
+    """What the thread is for, by which its span and its trail are named."""
+    if _is_timer(thread):
+        return thread.function
+    return getattr(thread, "_target", None) or thread.run
+
+
+def _is_started_by_submit() -> bool:
+    """Whether an executor starts the thread while work is submitted to it: a worker, whatever its target is."""
+    frame = sys._getframe(1)
+    for _ in range(8):
+        code = frame.f_code
+        if code.co_name == "submit" and code.co_filename.endswith(_FUTURES):
+            return True
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
+
+
 def _is_service(thread: Thread) -> bool:
     target = getattr(thread, "_target", None)
     fn = target if target is not None else type(thread).run
     module = getattr(fn, "__module__", None)
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-    if _target_is_service.match(f"{module}:{name}"):
+    if _target_is_service.match(f"{module}:{name}") or _is_started_by_submit():
         return True
     return _name_is_service is not None and _name_is_service.match(thread.name) is not None
 
@@ -184,6 +206,8 @@ def _start(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
             neutral, runner = _prepare(self)
         except Exception as exc:
             faults.internal_error("thread", exc)
+        attributes = vars(self)
+        unset = attributes.get("_context", self) is None
         try:
             if neutral is not None:
                 neutral.run(original, self)
@@ -192,6 +216,8 @@ def _start(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
         except BaseException:
             if runner is not None:
                 runner.remove()
+            if unset:  # 3.14 fills it in before it starts the thread; the next start is one as good as this one
+                attributes["_context"] = None
             raise
         finally:
             del runner, neutral
@@ -199,10 +225,16 @@ def _start(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     return start
 
 
+def _context_of(thread: Thread) -> Context | None:
+    """The context that the author gave the thread (3.14); an attribute of that name may also be a subclass's own."""
+    given = getattr(thread, "_context", None)
+    return given if isinstance(given, Context) else None
+
+
 def _prepare(thread: Thread) -> tuple[Context | None, _Runner | None]:
     """How to start `thread`: in a neutral context, or with a runner; or neither, and as it is."""
     already = vars(thread).get("run")
-    if isinstance(already, _Runner) or getattr(thread, "_context", None) is not None:
+    if isinstance(already, _Runner) or _context_of(thread) is not None:
         return None, None
     started = getattr(thread, "_started", None)
     if started is None or started.is_set():  # the original says what is wrong
@@ -221,7 +253,7 @@ def _prepare(thread: Thread) -> tuple[Context | None, _Runner | None]:
     captured = depart()
     carried: Snapshot | arrival.Departure = captured
     if captured.detailed:
-        carried = arrival.Departure(captured, THREAD, called=getattr(thread, "_target", None) or thread.run)
+        carried = arrival.Departure(captured, THREAD, called=_called(thread))
     elif not captured.size and not _is_timer(thread):
         _nothing()
         return None, None

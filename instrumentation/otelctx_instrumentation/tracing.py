@@ -14,7 +14,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from otelctx import faults, flow, metrics, runtime, snapshot, spans
+from otelctx import alerts, faults, flow, metrics, runtime, snapshot, spans
 from otelctx_instrumentation import theirs
 from otelctx_instrumentation.patching import Active, Patch, when_imported
 
@@ -26,16 +26,18 @@ _attended: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def _start_span(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def start_span(self: Any, name: str, context: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if not active.on:
+        # Not while an alert is delivered: its own span, an exporter's or a callback's would be about the alert itself.
+        if not active.on or alerts.delivering():
             return original(self, name, context, *args, **kwargs)
-        parent = now = None
+        parent = now = current = None
         given = args, kwargs
         try:
             _attend(self.span_processor)
             if flow.registry.pending:
                 flow.discover()
             now = flow.here()
-            parent = runtime.span_of(runtime.variable.get() if context is None else context)
+            current = runtime.variable.get() if context is None else context
+            parent = runtime.span_of(current)
             args, kwargs = _labelled(spans.labels(now), args, kwargs)
         except Exception as exc:
             faults.internal_error("span", exc)
@@ -43,7 +45,7 @@ def _start_span(original: Callable[..., Any], active: Active) -> Callable[..., A
         span = original(self, name, context, *args, **kwargs)
         try:
             if now is not None and span is not parent:
-                spans.started(span, parent, now, context)
+                spans.started(span, parent, now, current)
         except Exception as exc:
             faults.internal_error("span", exc)
         return span
