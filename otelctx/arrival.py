@@ -444,6 +444,7 @@ def _inside(departure: Departure, fn: Callable[..., R], args: tuple[Any, ...], k
     span: Span | None = None
     trail: Token[tuple[str, ...]] | None = None
     current: Token[Any] | None = None
+    inner: Any = None
     asked = ambient.quietly(departure.is_asked)
     try:
         snapshot = departure.snapshot
@@ -452,7 +453,8 @@ def _inside(departure: Departure, fn: Callable[..., R], args: tuple[Any, ...], k
         hop = departure.hop(fn)
         trail = _TRAIL.set((*departure.trail, hop)[-TRAIL_LENGTH:])
         if span is not None:
-            current = runtime.variable.set(runtime.with_span(otel, span))
+            inner = runtime.with_span(otel, span)
+            current = runtime.variable.set(inner)
         if snapshot.before is not snapshot.flow:
             departure.found.extend(_left_behind(departure))
         _deliver(departure.found, span, otel)
@@ -466,14 +468,14 @@ def _inside(departure: Departure, fn: Callable[..., R], args: tuple[Any, ...], k
         spans.failed(span, exc)
         raise
     finally:
-        if current is not None:
+        if current is not None and runtime.variable.get() is inner:  # else somebody holds a token for what is there
             runtime.variable.reset(current)
         if trail is not None:
             _TRAIL.reset(trail)
         if asked is not None:
             asked.var.reset(asked)
         spans.end(span)
-        del asked, departure, fn, args, kwargs, span, current, trail
+        del asked, departure, fn, args, kwargs, span, current, trail, inner
 
 
 @contextmanager

@@ -110,6 +110,25 @@ class Flow:
         self.baggage: tuple[dict[str, object] | None, dict[str, object] | None] | None = None
         """The baggage that was last brought in step with this flow, before and after: it is nearly always the same."""
 
+    def to_keep(self) -> Flow:
+        """This flow, as a context may remember it: without any object that an application keeps in a declared variable.
+
+        Such an object (a request, a string that carries more than its characters) is replayed, and not kept: the
+        context then looks anew at every departure.
+        """
+        if all(map(_is_light, self.raws)):
+            return self
+        return Flow(
+            self.registry,
+            self.state,
+            tuple(raw if _is_light(raw) else _ELSEWHERE for raw in self.raws),
+            values=self.values,
+            claim=self.claim,
+            serial=self.serial,
+            seen=self.seen,
+            around=self.around,
+        )
+
     @property
     def is_empty(self) -> bool:
         """Whether it says nothing of anybody."""
@@ -169,6 +188,14 @@ class Flow:
         claim = self.claim
         entries.append(("otelctx.claim", f"held:{claim.task_id}" if isinstance(claim, Claim) else claim))
         return entries
+
+
+_ELSEWHERE: Final = object()
+
+
+def _is_light(raw: object) -> bool:
+    # An instance without attributes is a sentinel, as `unset` names them.
+    return raw is None or raw is MISSING or type(raw) in (str, int, float, bool, bytes, object)
 
 
 def _merged(first: tuple[int, ...], then: tuple[int, ...]) -> tuple[int, ...]:
@@ -270,12 +297,15 @@ def peek() -> Flow:
 def here() -> Flow:
     """The current context's flow, with a new link where the identity has changed since the last look."""
     flow = peek()
-    if flow is not flow.registry.flow.get():
+    known = flow.registry.flow.get()
+    if flow is not known:
         if runtime.is_adopted():
             began = getattr(runtime.span_of(runtime.variable.get()), "_otelctx_flow", None)
             if isinstance(began, Flow) and began.registry is flow.registry and flow.knows(began):
                 flow = flow.within((began.serial, *began.around))
-        flow.registry.flow.set(flow)
+        kept = flow.to_keep()
+        if kept is flow or kept.serial != known.serial or kept.state is not known.state:
+            flow.registry.flow.set(kept)
     return flow
 
 

@@ -87,7 +87,7 @@ class Snapshot:
             self.size = like.size
         else:
             own = zip(after.registry.vars, after.raws, strict=True)
-            ours = (flow.STATE, after.state), (after.registry.flow, after), (runtime.variable, otel)
+            ours = (flow.STATE, after.state), (after.registry.flow, after.to_keep()), (runtime.variable, otel)
             self.cells = (*own, *ours)
             self.context = Context()
             self.context.run(_fill, self.cells, after.registry.root)
@@ -181,7 +181,7 @@ def prepare() -> Snapshot:
     now = flow.here()
     otel = runtime.variable.get()
     snapshot = Snapshot(now, now, otel, in_step(otel, now), detailed=_is_detailed(otel), like=now.base)
-    if not flow.registry.pending:
+    if not flow.registry.pending and now.to_keep() is now:
         now.base = snapshot
     return snapshot
 

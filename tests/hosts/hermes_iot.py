@@ -128,8 +128,8 @@ class Job:
                 return calling("look_around")
             case [_]:
                 return calling("kanban_complete", summary="done by a cron job")
-            case [seen, self.completed, *_]:
-                self.seen = json.loads(seen)
+            case [seen, completed, *_]:
+                self.seen, self.completed = json.loads(seen), completed
         return saying("done")
 
 
