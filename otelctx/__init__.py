@@ -27,6 +27,21 @@ if TYPE_CHECKING:
     from otelctx.installation import uninstall as uninstall
     from otelctx.mismatch import Mismatch as Mismatch
     from otelctx.mismatch import MismatchError as MismatchError
+    from otelctx.owners import (
+        Owner as Owner,
+    )
+    from otelctx.owners import (
+        forget_owner as forget_owner,
+    )
+    from otelctx.owners import (
+        owner_of as owner_of,
+    )
+    from otelctx.owners import (
+        record_owner as record_owner,
+    )
+    from otelctx.owners import (
+        resolve_owner as resolve_owner,
+    )
     from otelctx.ownership import (
         attach_shed as attach_shed,
     )
@@ -54,6 +69,7 @@ _homes = {
     "ConfigError": "config",
     "Mismatch": "mismatch",
     "MismatchError": "mismatch",
+    "Owner": "owners",
     "Snapshot": "snapshot",
     "attach": "flow",
     "attach_shed": "ownership",
@@ -64,12 +80,16 @@ _homes = {
     "cron_run": "cron",
     "current_claim": "ownership",
     "detach": "flow",
+    "forget_owner": "owners",
     "get": "flow",
     "grant_claim": "ownership",
     "install": "installation",
     "is_claim_holder": "ownership",
     "is_installed": "installation",
     "on_mismatch": "alerts",
+    "owner_of": "owners",
+    "record_owner": "owners",
+    "resolve_owner": "owners",
     "shed_claim": "ownership",
     "uninstall": "installation",
 }
@@ -79,6 +99,7 @@ __all__ = [
     "ConfigError",
     "Mismatch",
     "MismatchError",
+    "Owner",
     "Snapshot",
     "attach",
     "attach_shed",
@@ -89,12 +110,16 @@ __all__ = [
     "cron_run",
     "current_claim",
     "detach",
+    "forget_owner",
     "get",
     "grant_claim",
     "install",
     "is_claim_holder",
     "is_installed",
     "on_mismatch",
+    "owner_of",
+    "record_owner",
+    "resolve_owner",
     "shed_claim",
     "uninstall",
 ]

@@ -47,6 +47,9 @@ _OURS: Final = "contextvar:otelctx.flow:STATE"
 _TRAIL: Final[ContextVar[tuple[str, ...]]] = ContextVar("otelctx.trail", default=())
 _HOME: Final[ContextVar[_Home | None]] = ContextVar("otelctx.home", default=None)
 
+_HERE: Final[ContextVar[None]] = ContextVar("otelctx.here", default=None)
+"""A token of it resets only in the context in which it was made, which tells a context from its copies."""
+
 _mode: Mode = "repair"
 
 
@@ -67,6 +70,7 @@ class Departure:
     """One hop that has more to it than its snapshot: where and when it departed, and what was found at its arrival."""
 
     __slots__ = (
+        "__weakref__",
         "called",
         "captured",
         "clock",
@@ -123,19 +127,37 @@ class Departure:
 class _Home:
     """The context that a worker's tasks run in, once one of them has set an undeclared variable."""
 
-    __slots__ = ("busy", "context", "given", "thread")
+    __slots__ = ("busy", "context", "given", "mark")
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.thread = _thread.get_ident()
         self.busy = False
+        self.mark = _HERE.set(None)
         self.given: dict[ContextVar[Any], tuple[object, Token[Any]]] = {}
         """What the worker's real context got from it, and how to take it back."""
+
+    def is_here(self) -> bool:
+        """Whether the current context is the worker's own, and not a copy of it: another task's, of the same thread."""
+        try:
+            _HERE.reset(self.mark)
+        except (ValueError, RuntimeError):
+            return False
+        self.mark = _HERE.set(None)
+        return True
 
 
 def _declared() -> set[ContextVar[Any]]:
     registry = flow.registry
-    return {*registry.vars, flow.STATE, registry.flow, runtime.variable, _TRAIL, _HOME, flow.ENDED, ambient.ASKING}
+    return {
+        *registry.vars,
+        flow.STATE,
+        registry.flow,
+        runtime.variable,
+        _TRAIL,
+        _HOME,
+        _HERE,
+        ambient.ASKING,
+    }
 
 
 def keep(context: Context, otel: Any) -> None:
@@ -146,11 +168,18 @@ def keep(context: Context, otel: Any) -> None:
     try:
         left = context.get(runtime.variable, runtime.empty)
         if left is not otel or not _declared().issuperset(context):
+            context.run(_let_go)
             home = _Home(context)
             _HOME.set(home)
             _hand_back(home)
     except Exception as exc:
         faults.internal_error("hand back", exc)
+
+
+def _let_go() -> None:
+    """Forget, in a worker's context, what the task that left it carried."""
+    flow.STATE.set(None)
+    flow.registry.flow.set(flow.registry.root)
 
 
 def _hand_back(home: _Home) -> None:
@@ -174,8 +203,9 @@ def _take_along(home: _Home) -> None:
             home.context.run(var.set, value)
 
 
-def _without_declared(context: Context) -> Context:
-    declared, rebuilt = _declared(), Context()
+def _without_declared(context: Context, cells: tuple[Set, ...] = ()) -> Context:
+    # The variables of `cells` as well: the settings may have changed since they departed.
+    declared, rebuilt = _declared().union(var for var, _ in cells), Context()
     for var, value in context.items():
         if var not in declared:
             rebuilt.run(var.set, value)
@@ -203,52 +233,77 @@ def among_others(
     home: _Home | None = None
     try:
         home = _HOME.get()
-        if home is not None and (home.busy or home.thread != _thread.get_ident()):
-            home = None  # a copy of the worker's context, or a task within a task
-        if home is None:
-            found = _compare(snapshot, kind, departure)
-            if departure is not None:
-                departure.found.extend(found)
-            else:
-                _deliver(found, None, snapshot.otel)
+        if home is not None and (home.busy or not home.is_here()):
+            home = None  # a task within a task, or in a copy of the worker's context
+        found = _compare(snapshot, kind, departure)
+        if departure is not None:
+            departure.found.extend(found)
         else:
+            _deliver(found, None, snapshot.otel)
+        if home is not None:
             _take_along(home)
-            if _stale(snapshot.cells, home.context):
-                home.context = _without_declared(home.context)
+            if _is_stale(snapshot.cells, home.context):
+                home.context = _without_declared(home.context, snapshot.cells)
+        elif kind == policy.EXECUTOR and _is_stale(snapshot.cells, copy_context()):
+            home = _settle(snapshot.cells)
     except Exception as exc:
         faults.internal_error("arrival", exc)
-    if home is None:
-        return _in_place(snapshot.cells, fn, args, kwargs)
-    home.busy = True
+    inside: Callable[..., R] = _with_all_set
     try:
-        return home.context.run(_in_place, snapshot.cells, fn, args, kwargs)
+        if home is not None:
+            home.busy = True
+            try:
+                return home.context.run(inside, snapshot.cells, fn, args, kwargs)
+            finally:
+                home.busy = False
+                _hand_back(home)
+        if kind != policy.EXECUTOR and any(raw is MISSING for _, raw in snapshot.cells):
+            return _elsewhere(snapshot.cells, fn, args, kwargs)
+        try:
+            return inside(snapshot.cells, fn, args, kwargs)
+        finally:
+            if _is_stale(snapshot.cells, copy_context()):
+                _settle(snapshot.cells)
     finally:
-        home.busy = False
-        _hand_back(home)
-        del snapshot, departure, fn, args, kwargs
+        del snapshot, departure, home, inside, fn, args, kwargs
 
 
-def _stale(cells: tuple[Set, ...], context: Context) -> bool:
+def _is_stale(cells: tuple[Set, ...], context: Context) -> bool:
+    """Whether a variable that is to be absent is set in `context`, where it cannot be unset."""
     return any(raw is MISSING and var in context for var, raw in cells)
 
 
-def _in_place(cells: tuple[Set, ...], fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
-    here = copy_context()
-    if _stale(cells, here):  # a variable cannot be unset here: run where it never was
-        rebuilt = _without_declared(here)
-        again: Callable[..., R] = _in_place
-        try:
-            return rebuilt.run(again, cells, fn, args, kwargs)
-        finally:
-            _give_back(rebuilt)
-            del cells, here, rebuilt, fn, args, kwargs
-    tokens = [(var, var.set(raw)) for var, raw in cells if raw is not MISSING and here.get(var, MISSING) is not raw]
+def _settle(cells: tuple[Set, ...]) -> _Home:
+    """Give the worker a home without what was left behind in its own context."""
+    home = _Home(_without_declared(copy_context(), cells))
+    _HOME.set(home)
+    return home
+
+
+def _elsewhere(cells: tuple[Set, ...], fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
+    """Run the work in a copy of the current context.
+
+    A variable that arrives absent could not be taken back from a context that is somebody else's, once the work has set
+    it: whoever resolves a future must not be left with what a callback binds.
+    """
+    rebuilt = _without_declared(copy_context(), cells)
+    inside: Callable[..., R] = _with_all_set
+    try:
+        return rebuilt.run(inside, cells, fn, args, kwargs)
+    finally:
+        _give_back(rebuilt)
+        del cells, rebuilt, inside, fn, args, kwargs
+
+
+def _with_all_set(cells: tuple[Set, ...], fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
+    # Each is set, also where it says so already: its token takes back what the work leaves there.
+    tokens = [(var, var.set(raw)) for var, raw in cells if raw is not MISSING]
     try:
         return fn(*args, **kwargs)
     finally:
         for var, token in reversed(tokens):
             var.reset(token)
-        del cells, here, tokens, fn, args, kwargs
+        del cells, tokens, fn, args, kwargs
 
 
 def _give_back(rebuilt: Context) -> None:
@@ -327,7 +382,10 @@ def _like_absent(source: ContextVarSource) -> object:
 
 def _compare(snapshot: Snapshot, kind: int, departure: Departure | None) -> list[Mismatch]:
     """What the current context's own identity, which is about to be replaced, says against what departed."""
-    seen, found = flow.peek(), []
+    seen: Flow = flow.peek()
+    found: list[Mismatch] = []
+    if kind == policy.EXPLICIT:  # whoever replays a snapshot by hand means it
+        return found
     # Where the context is the one that departed (a job that is run on the spot), there is nothing to compare with.
     if seen.registry is snapshot.flow.registry and seen.serial != snapshot.before.serial:
         for key, expected, observed in zip(seen.registry.keys, snapshot.flow.values, seen.values, strict=True):

@@ -7,11 +7,12 @@ was set there on purpose.
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
-from otelctx import alerts, arrival, faults, flow, ownership, spans
+from otelctx import alerts, arrival, faults, flow, ownership, scoped_env, spans
 from otelctx import place as places
 from otelctx.claim import Claim
 from otelctx.keys import EnvSource
@@ -57,6 +58,8 @@ def environment(given: Mapping[str, str] | None, process: Mapping[str, str]) -> 
     Never raises; thread-safe.
     """
     try:
+        if given is not None and any(isinstance(name, bytes) for name in given):
+            given = {os.fsdecode(name): os.fsdecode(value) for name, value in given.items()}
         changes = _changes(process if given is None else given, process)
         if not changes:
             return None
@@ -95,7 +98,7 @@ def _report(changes: Mapping[str, str | None], child: Mapping[str, str]) -> None
 def _changes(child: Mapping[str, str], process: Mapping[str, str]) -> dict[str, str | None]:
     changes = {
         name: value
-        for name, value in {**_keys(), **_claim(child, process)}.items()
+        for name, value in {**_keys(), **_claim(child, process), **_view(child, process)}.items()
         if child.get(name) != value and (child is process or child.get(name) == process.get(name))
     }
     if _SPAWNING.get():
@@ -103,6 +106,14 @@ def _changes(child: Mapping[str, str], process: Mapping[str, str]) -> dict[str, 
     if _carrier:
         changes.update(_carried(child))
     return changes
+
+
+def _view(child: Mapping[str, str], process: Mapping[str, str]) -> dict[str, str | None]:
+    """What the scoped environment shows to this context in place of the process's values."""
+    view = scoped_env.overlay()
+    if _SPAWNING.get() and child is not process:  # the claim in it is the one that the dispatcher gives
+        return {name: value for name, value in view.items() if not _is_claims(name)}
+    return view
 
 
 def _keys() -> dict[str, str | None]:
@@ -114,11 +125,20 @@ def _keys() -> dict[str, str | None]:
         for source in key.ambient:
             if not isinstance(source, EnvSource):
                 continue
-            if value is not None and not (binding is not None and binding.minted and binding.value == value):
-                wanted[source.path] = value
+            is_minted = binding is not None and binding.minted and binding.value == value
+            if value is not None and not is_minted:
+                wanted[source.path] = value if _fits(value) else None
             elif value is not None or spans.is_cleared(now, key.name) or key.process_identity() is None:
                 wanted[source.path] = None
     return wanted
+
+
+def _fits(value: str) -> bool:
+    """Whether an environment can hold `value`: a key may have characters that it cannot."""
+    try:
+        return b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_claims(name: str) -> bool:

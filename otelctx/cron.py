@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 from otelctx import arrival, flow, policy, snapshot
 
@@ -22,6 +23,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _runs: Final = itertools.count(1)
+
+_under_way: Final[WeakValueDictionary[str, arrival.Departure]] = WeakValueDictionary()
+"""The runs that are not over: what one of them schedules for later inherits its key, and is no part of it."""
 
 
 def key_of_run(runner: str, job: str) -> str:
@@ -39,15 +43,20 @@ def is_within(runner: str, job: str) -> bool:
     state = flow.STATE.get()
     prefix = _prefix(runner, job)
     return state is not None and any(
-        binding.minted and binding.value is not None and binding.value.startswith(prefix)
+        binding.minted
+        and binding.value is not None
+        and binding.value.startswith(prefix)
+        and binding.value in _under_way
         for binding in state.bound.values()
     )
 
 
 def departure(runner: str, job: str, called: object = None) -> arrival.Departure:
     """A hop of the current context into one run of `job`, which is the function `called`."""
-    captured = snapshot.depart_as(policy.CRON, key_of_run(runner, job))
-    return arrival.Departure(captured, policy.CRON, called=called, name=job)
+    key = key_of_run(runner, job)
+    departing = arrival.Departure(snapshot.depart_as(policy.CRON, key), policy.CRON, called=called, name=job)
+    _under_way[key] = departing
+    return departing
 
 
 def name_of_job(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

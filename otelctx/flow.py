@@ -10,6 +10,7 @@ are the same objects, the binding counts; once the application has set its own v
 
 from __future__ import annotations
 
+import _thread
 import itertools
 from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,8 @@ DEPTH: Final = 32
 
 _serials = itertools.count(1)
 
+_discovering = _thread.RLock()
+
 
 class Binding:
     """A value that otelctx was told for a key, and what the application's own variables said at that moment."""
@@ -50,13 +53,31 @@ class Binding:
 
 
 class State:
-    """What otelctx was told in a context. Never changed once it is set."""
+    """What otelctx was told in a context. Never changed once it is set: other contexts share it."""
 
-    __slots__ = ("bound", "claim")
+    __slots__ = ("bound", "claim", "ended", "origin")
 
-    def __init__(self, bound: Mapping[str, Binding], claim: ClaimState = None) -> None:
+    def __init__(
+        self,
+        bound: Mapping[str, Binding],
+        claim: ClaimState = None,
+        *,
+        ended: tuple[Token, ...] = (),
+        origin: State | None = None,
+    ) -> None:
         self.bound = bound
         self.claim = claim
+        self.ended = ended
+        """Tokens of outer bindings that were detached here before an inner one, latest first. They travel with the
+        state, and a context that shares it does not see what was detached elsewhere since."""
+        self.origin = origin if origin is not None else self
+        """The state that a `Token` knows this one by: it is copied where `ended` changes."""
+
+    def having_ended(self, ended: tuple[Token, ...]) -> State:
+        """This state, where the bindings of the tokens `ended` have ended."""
+        if ended == self.ended:
+            return self
+        return State(self.bound, self.claim, ended=ended[:MEMORY], origin=self.origin)
 
 
 class Flow:
@@ -229,25 +250,26 @@ def discover(report: Callable[[ContextVarSource, Exception], None] | None = None
 
     A path that leads nowhere in a module that is complete is told to `report`.
     """
-    found, pending = False, []
-    for source in registry.unresolved():
-        try:
-            source.resolve()
-            found = True
-        except KeyError:
-            continue
-        except Exception as exc:
-            if is_loading(source.path.partition(":")[0]):
-                pending.append(source)
-            elif report is not None:
-                report(source, exc)
-    if found:
-        renewed = Registry(registry.keys)
-        renewed.pending = tuple(pending)
-        use(renewed)
-    elif len(pending) != len(registry.pending):
-        registry.pending = tuple(pending)
-    return found
+    with _discovering:
+        found, pending = False, []
+        for source in registry.unresolved():
+            try:
+                source.resolve()
+                found = True
+            except KeyError:
+                continue
+            except Exception as exc:
+                if is_loading(source.path.partition(":")[0]):
+                    pending.append(source)
+                elif report is not None:
+                    report(source, exc)
+        if found:
+            renewed = Registry(registry.keys, registry.carried)
+            renewed.pending = tuple(pending)
+            use(renewed)
+        elif len(pending) != len(registry.pending):
+            registry.pending = tuple(pending)
+        return found
 
 
 def value_of(key: Key, readings: Mapping[ContextVar[Any], object], state: State | None) -> str | None:
@@ -340,13 +362,11 @@ class Token:
         self.otel_after = otel_after
 
 
-ENDED: Final[ContextVar[tuple[Token, ...]]] = ContextVar("otelctx.ended", default=())
-"""Tokens that were detached in this context before an inner one."""
-
-
 def attach_state(state: State) -> Token:
     """Make `state` the current context's, and bring its OpenTelemetry Context in step."""
     before = STATE.get()
+    if before is not None and before.ended:
+        state = State(state.bound, state.claim, ended=before.ended)
     STATE.set(state)
     otel_before = otel_after = None
     if runtime.is_adopted():
@@ -419,21 +439,22 @@ def detach(token: Token | None) -> None:
     if not isinstance(token, Token):
         return
     current = STATE.get()
-    if current is token.after:
-        before, ended = token.before, ENDED.get()
-        while (over := next((one for one in ended if one.after is before), None)) is not None:
-            before = over.before
-        STATE.set(before)
-        if token.otel_after is not token.otel_before:
-            otel = runtime.variable.get()
-            if before is token.before and otel is token.otel_after:
-                runtime.variable.set(token.otel_before)
-            else:  # inside a span that began since, or after a detach out of order: entries of what has ended are there
-                runtime.variable.set(peek().in_step(otel))
-        if ended and before is None:
-            ENDED.set(())
-    elif current is not None:
-        ENDED.set((token, *ENDED.get())[:MEMORY])
+    if current is None:
+        return
+    if current.origin is not token.after:
+        STATE.set(current.having_ended((token, *(one for one in current.ended if one is not token))))
+        return
+    before, ended = token.before, current.ended
+    while before is not None and (over := next((one for one in ended if one.after is before.origin), None)) is not None:
+        before, ended = over.before, tuple(one for one in ended if one is not over)
+    STATE.set(None if before is None else before.having_ended(ended))
+    otel = runtime.variable.get()
+    if before is token.before and otel is token.otel_after:
+        if otel is not token.otel_before:
+            runtime.variable.set(token.otel_before)
+    elif runtime.is_adopted():
+        # Inside a span that began since, or after a detach out of order: entries of what has ended may be there.
+        runtime.variable.set(peek().in_step(otel))
 
 
 class bind:  # noqa: N801 - used as a function, like contextlib.suppress
@@ -450,22 +471,24 @@ class bind:  # noqa: N801 - used as a function, like contextlib.suppress
     def __init__(self, **keys: str) -> None:
         detach(attach(**keys))  # raise here, where the mistake is, not at the first entry
         self._keys = keys
-        self._tokens: list[Token] = []
+        self._tokens: list[tuple[int, Token]] = []
 
     def __enter__(self) -> None:
-        self._tokens.append(attach(**self._keys))
+        self._tokens.append((_thread.get_ident(), attach(**self._keys)))
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        current = STATE.get()
-        for token in reversed(self._tokens):
-            if token.after is current:
-                break
-        else:  # closed in a context that never entered it (a generator), or out of order
-            token = self._tokens[-1]
-        self._tokens.remove(token)
-        detach(token)
+        current, thread = STATE.get(), _thread.get_ident()
+        entered = list(self._tokens)
+        entry = next(
+            (entry for entry in reversed(entered) if current is not None and entry[1].after is current.origin), None
+        )
+        if entry is None:  # out of order, or closed in a context that never entered it: never another thread's
+            entry = next((entry for entry in reversed(entered) if entry[0] == thread), None)
+        if entry is not None:
+            self._tokens.remove(entry)
+            detach(entry[1])
 
 
 def get(key: str, default: str | None = None) -> str | None:

@@ -9,7 +9,7 @@ import _thread
 import os
 from typing import TYPE_CHECKING, Any
 
-from otelctx import arrival, children, faults, flow, metrics, ownership, policy, runtime, snapshot, spans
+from otelctx import arrival, children, faults, flow, metrics, ownership, policy, runtime, scoped_env, snapshot, spans
 from otelctx import config as configuration
 from otelctx.config import Config, ConfigError
 from otelctx.keys import ContextVarSource, Registry
@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _lock = _thread.RLock()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = _thread.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)  # another thread may hold it at the fork
 _settings: Config | None = None
 _generation = 0
 _reported: set[str] = set()
@@ -76,7 +85,9 @@ def _apply(settings: Config, *, unless_installed: bool = False) -> None:
         ownership.configure(settings.claim)
         children.configure(settings)
         runtime.adopt()
-        flow.use(Registry.from_config(settings))
+        scoped_env.configure(None)  # an environment source's first value is read from the real environment
+        flow.use(Registry.from_config(settings, scoped_env.carried(settings)))
+        scoped_env.configure(settings)
         snapshot.refresh(_details(settings, flow.registry))
         otelctx_instrumentation.apply(settings)
         activation.disarm()  # after it, so that there is no moment without either
@@ -133,6 +144,7 @@ def uninstall() -> None:
         arrival.configure("repair")
         ownership.configure(Config().claim)
         children.configure(Config())
+        scoped_env.configure(None)
         snapshot.refresh(lambda otel: False)
 
 

@@ -73,12 +73,14 @@ def is_loading(module: str) -> bool:
 def _text(raw: object) -> Reading:
     # Identity is a string; integers and UUIDs are what else applications use for it. Any other object may be large, may
     # be a request, and is no value: it is replayed as it is, but not compared, exported or put into baggage.
-    if isinstance(raw, str):
-        return str.__str__(raw)  # the characters of a subclass, which may carry anything and live on in a span
-    if isinstance(raw, int) and not isinstance(raw, bool):
-        return str(raw)
-    if type(raw).__module__ == "uuid":
-        return str(raw)
+    kind = type(raw)
+    try:
+        if issubclass(kind, str):
+            return str.__str__(raw)  # the characters of a subclass, which may carry anything
+        if (issubclass(kind, int) and kind is not bool) or kind.__module__ == "uuid":
+            return str.__str__(str(raw))
+    except Exception:  # an integer of thousands of digits, a hostile `__str__`
+        return None
     return None
 
 
@@ -216,25 +218,28 @@ class Registry:
     them appears, a new registry takes its place.
     """
 
-    __slots__ = ("flow", "keys", "names", "pending", "root", "settable", "vars")
+    __slots__ = ("carried", "flow", "keys", "names", "pending", "root", "settable", "vars")
 
     flow: ContextVar[Flow]
     """Each context's last known flow. Every registry has its own, so that a new one finds no flow of an old one."""
     root: Flow
     """The flow of a context in which nothing was ever bound."""
 
-    def __init__(self, keys: Iterable[Key]) -> None:
+    def __init__(self, keys: Iterable[Key], carried: Iterable[ContextVarSource] = ()) -> None:
         self.keys = tuple(keys)
+        self.carried = tuple(carried)
+        """What travels with the keys and belongs to none of them."""
         self.names = {key.name: position for position, key in enumerate(self.keys)}
         self.pending: tuple[ContextVarSource, ...] = ()
         """Sources whose module is there and still being run: looked for again at every departure until they are."""
-        self.settable = tuple(source for key in self.keys for source in key.settable if source.var is not None)
+        settable = (source for key in self.keys for source in key.settable if source.var is not None)
+        self.settable = (*settable, *self.carried)
         self.vars: tuple[ContextVar[Any], ...] = tuple(s.var for s in self.settable if s.var is not None)
 
     @classmethod
-    def from_config(cls, config: Config) -> Registry:
-        """Build the registry of what `config` declares; nothing is resolved yet."""
-        return cls(Key(key) for key in config.keys.values())
+    def from_config(cls, config: Config, carried: Iterable[ContextVarSource] = ()) -> Registry:
+        """Build the registry of what `config` declares, with `carried` besides; nothing is resolved yet."""
+        return cls((Key(key) for key in config.keys.values()), carried)
 
     def unresolved(self) -> list[ContextVarSource]:
         """The ContextVar sources that have not been found yet."""

@@ -44,6 +44,9 @@ NAMES: Final = (
     "service",
 )
 
+EXPLICIT: Final = len(NAMES)
+"""A snapshot that the application itself captured and replays: no hop of any kind, and nothing to compare."""
+
 KEYS: Final[dict[Kind, Policy]] = {CRON: "mint", SERVICE: "shed"}
 """What a key does at a kind of hop; ``inherit`` where the kind is not named."""
 

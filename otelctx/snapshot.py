@@ -16,7 +16,7 @@ from __future__ import annotations
 from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from otelctx import flow, metrics, policy, runtime
+from otelctx import flow, metrics, owners, policy, runtime
 from otelctx.claim import SHED
 from otelctx.keys import MISSING
 
@@ -31,12 +31,13 @@ R = TypeVar("R")
 
 Set = tuple[ContextVar[Any], object]
 
-_carried: Final = tuple(metrics.hop_counter(name, "carried") for name in policy.NAMES)
+_counted: Final = (*policy.NAMES, policy.NAMES[policy.CALLBACK])
+_carried: Final = tuple(metrics.hop_counter(name, "carried") for name in _counted)
 _changed: Final = tuple(
     metrics.hop_counter(name, "minted" if policy.KEYS.get(kind) == "mint" else "shed")
-    for kind, name in enumerate(policy.NAMES)
+    for kind, name in enumerate(_counted)
 )
-EMPTY: Final = tuple(metrics.hop_counter(name, "empty") for name in policy.NAMES)
+EMPTY: Final = tuple(metrics.hop_counter(name, "empty") for name in _counted)
 
 
 class Snapshot:
@@ -52,6 +53,7 @@ class Snapshot:
         "otel",
         "otel_departed",
         "otel_set",
+        "owner",
         "size",
     )
 
@@ -84,7 +86,7 @@ class Snapshot:
             self.cells = (*like.cells[:-1], (runtime.variable, otel))
             self.context = like.context.copy()
             self.context.run(runtime.variable.set, otel)
-            self.size = like.size
+            self.size = len(self.context)
         else:
             own = zip(after.registry.vars, after.raws, strict=True)
             ours = (flow.STATE, after.state), (after.registry.flow, after.to_keep()), (runtime.variable, otel)
@@ -94,11 +96,13 @@ class Snapshot:
             self.size = len(self.context)
         self.otel_set = None if otel is runtime.empty else otel
         """What the prepared context says for the OpenTelemetry Context, None where it says nothing."""
+        self.owner = owners.of(after)
+        """Whose the work is; None where it is nobody's."""
         self.counts = EMPTY if after.is_empty else _carried if after is before else _changed
 
     def run(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `fn` as the captured identity, here and now; what it returns or raises is passed on."""
-        return arrive(self, policy.CALLBACK, fn, args, kwargs)
+        return arrive(self, policy.EXPLICIT, fn, args, kwargs)
 
     def wrap(self, fn: Callable[P, R], /) -> Callable[P, R]:
         """A callable that runs `fn` as the captured identity, wherever it is called, as often as it is called."""
@@ -106,7 +110,7 @@ class Snapshot:
 
         @wraps(fn)
         def captured(*args: P.args, **kwargs: P.kwargs) -> R:
-            return arrive(self, policy.CALLBACK, fn, args, kwargs)
+            return arrive(self, policy.EXPLICIT, fn, args, kwargs)
 
         return captured
 
@@ -162,7 +166,10 @@ def depart() -> Snapshot:
 def arrive(snapshot: Snapshot, kind: int, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
     """Call ``fn(*args, **kwargs)`` as `snapshot` departed, in whatever context the current thread has."""
     if copy_context():  # not empty: the worker has a context of its own
-        return arrival.among_others(snapshot, kind, fn, args, kwargs)
+        try:
+            return arrival.among_others(snapshot, kind, fn, args, kwargs)
+        finally:
+            del snapshot, fn, args, kwargs
     context = snapshot.context.copy()
     snapshot.counts[kind]()
     try:
@@ -214,6 +221,7 @@ def _changed_for(kind: int, minted: str | None, now: Flow, otel: Any) -> Snapsho
         cleared = {source.var: source.cleared for source in key.settable if source.var is not None}
         raws.update(cleared)
         bound[key.name] = flow.Binding(minted if wanted == "mint" else None, cleared, minted=True)
+        raws.update({source.var: source.cleared for source in declared.carried if source.var is not None})
     claim = now.claim if policy.for_claim(kind) == "inherit" else SHED
     after = flow.derive(now, flow.State(bound, claim), tuple(raws[var] for var in declared.vars))
     arriving = runtime.without_span(otel) if kind == policy.CRON and runtime.is_adopted() else otel

@@ -21,10 +21,10 @@ from otelctx import Claim, children
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from conftest import Install
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     from otelctx import Mismatch
+    from tests.conftest import Install
 
 SESSION: ContextVar[str] = ContextVar("SESSION")
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tests.conftest import Install
 
 KEY: ContextVar[str] = ContextVar("KEY")
+SCOPE = {"mode": "scope"}  # without it `os.environ` is not patched at all
 KEYS = {"session": {"sources": [{"contextvar": f"{__name__}:KEY", "empty": [""]}]}}
 TIMEOUT = 20.0
 ABSENT = object()
@@ -52,10 +53,11 @@ def patches() -> list[patching.Patch]:
     for module in instrumentations():
         for patch in module.PATCHES:
             try:
-                importlib.import_module(patch.module)
+                library = importlib.import_module(patch.module)
             except ImportError:
                 continue  # a newer Python's, or a library that is not installed
-            there.append(patch)
+            if hasattr(library, patch.path.partition(".")[0]):  # or a newer Python's function
+                there.append(patch)
     return there
 
 
@@ -99,7 +101,7 @@ def test_the_tables_name_what_this_file_is_about() -> None:
 def test_uninstall_leaves_the_attribute_as_it_was(install: Install, patch: patching.Patch) -> None:
     before = own(patch)
     for _ in range(2):
-        install(keys=KEYS)
+        install(scoped_env=SCOPE, keys=KEYS)
         assert own(patch) is not before
         otelctx.uninstall()
         assert own(patch) is before
@@ -110,7 +112,7 @@ def test_uninstall_leaves_everything_else_in_the_owners_as_it_was(install: Insta
         return {key: dict(vars(owner_of(patch)[0])) for key, patch in PATCHES.items()}
 
     before = everything()
-    install(keys=KEYS)
+    install(scoped_env=SCOPE, keys=KEYS)
     assert everything() != before
     otelctx.uninstall()
     after = everything()
@@ -124,7 +126,7 @@ def test_an_inherited_method_is_inherited_again(install: Install, inherited: str
     patch = PATCHES[inherited]
     owner, name = owner_of(patch)
     assert own(patch) is ABSENT
-    install(keys=KEYS)
+    install(scoped_env=SCOPE, keys=KEYS)
     otelctx.uninstall()
     assert own(patch) is ABSENT
     assert inspect.getattr_static(owner, name) is inspect.getattr_static(owner.__mro__[1], name)
@@ -133,7 +135,7 @@ def test_an_inherited_method_is_inherited_again(install: Install, inherited: str
 def test_patches_are_applied_by_any_settings_and_undone_by_one_uninstall(install: Install) -> None:
     before = {key: own(patch) for key, patch in PATCHES.items()}
     for mode in ("observe", "repair", "enforce"):
-        install(mode=mode, keys=KEYS, spans="always")
+        install(mode=mode, scoped_env=SCOPE, keys=KEYS, spans="always")
     otelctx.uninstall()
     otelctx.uninstall()
     assert all(own(patch) is before[key] for key, patch in PATCHES.items())
@@ -156,7 +158,7 @@ def test_uninstall_takes_nothing_from_the_logging_that_was_there(install: Instal
 
 def test_a_patch_of_a_module_that_is_imported_after_uninstall_is_not_applied(install: Install) -> None:
     name = "otelctx_test_imported_after_uninstall"
-    install(keys=KEYS)
+    install(scoped_env=SCOPE, keys=KEYS)
     patching.apply([patching.Patch(name, "function", lambda original, active: lambda: "patched")])
     otelctx.uninstall()
     module: Any = type(sys)(name)
@@ -262,14 +264,14 @@ def test_every_hop_works_as_before_after_uninstall(
 @hops
 def test_what_is_installed_again_works_again(install: Install, hop: Callable[[], str | None]) -> None:
     for _ in range(2):
-        install(keys=KEYS)
+        install(scoped_env=SCOPE, keys=KEYS)
         with otelctx.bind(session="A"):
             assert hop() == "A"
         otelctx.uninstall()
 
 
 def test_what_departed_before_uninstall_still_runs_and_as_it_departed(install: Install) -> None:
-    install(keys=KEYS)
+    install(scoped_env=SCOPE, keys=KEYS)
     hold, late, future = threading.Event(), Future[str | None](), Future[None]()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(hold.wait, TIMEOUT)
@@ -296,7 +298,7 @@ def test_what_departed_before_uninstall_still_runs_and_as_it_departed(install: I
 
 
 def test_what_is_bound_stays_readable_after_uninstall(install: Install) -> None:
-    install(keys=KEYS)
+    install(scoped_env=SCOPE, keys=KEYS)
     with otelctx.bind(session="A"):
         otelctx.uninstall()
         assert otelctx.get("session") == "A"
@@ -311,7 +313,7 @@ def wrapped(install: Install, patch: patching.Patch) -> Iterator[tuple[patching.
     """Otelctx installed, and its replacement wrapped by somebody else; everything is put back after the test."""
     owner, name = owner_of(patch)
     before = own(patch)
-    install(keys=KEYS)
+    install(scoped_env=SCOPE, keys=KEYS)
     ours = inspect.getattr_static(owner, name)
     calls: list[str] = []
 
@@ -342,7 +344,8 @@ def test_inside_a_wrapper_of_somebody_else_ours_does_nothing_any_more(
     with otelctx.bind(session="A"), trace.get_tracer(__name__).start_as_current_span("turn"):
         assert {hop() for hop in HOPS} == {None}
     patch, _, calls = wrapped
-    assert bool(calls) == (f"{patch.module}:{patch.path}" in DRIVEN)
+    if patch.module != "os":  # anything may look at the environment meanwhile
+        assert bool(calls) == (f"{patch.module}:{patch.path}" in DRIVEN)
     assert metrics.hop_counts() == before
     assert alerts == []
 
@@ -361,7 +364,8 @@ def test_installed_again_around_a_wrapper_of_somebody_else_each_hop_is_one_hop(
             assert hops_of(kind) - before == 1
         with otelctx.bind(session="A"):
             assert {hop() for hop in HOPS} == {"A"}
-        assert bool(calls) == (f"{patch.module}:{patch.path}" in DRIVEN)
+        if patch.module != "os":  # anything may look at the environment meanwhile
+            assert bool(calls) == (f"{patch.module}:{patch.path}" in DRIVEN)
     finally:
         otelctx.uninstall()
     assert own(patch) is theirs
@@ -370,7 +374,7 @@ def test_installed_again_around_a_wrapper_of_somebody_else_each_hop_is_one_hop(
 def test_a_method_that_somebody_kept_while_otelctx_was_on_works_and_does_nothing_after_uninstall(
     install: Install,
 ) -> None:
-    install(keys=KEYS)
+    install(scoped_env=SCOPE, keys=KEYS)
     start = threading.Thread.start
     with ThreadPoolExecutor(1) as pool:
         submit, map_ = pool.submit, pool.map
@@ -387,7 +391,7 @@ def test_a_method_that_somebody_kept_while_otelctx_was_on_works_and_does_nothing
 
 def test_uninstall_does_not_undo_what_somebody_put_in_our_place(install: Install) -> None:
     original = threading.Thread.start
-    install(keys=KEYS)
+    install(scoped_env=SCOPE, keys=KEYS)
 
     def replacement(self: threading.Thread) -> None:
         original(self)
@@ -414,7 +418,7 @@ def test_opentelemetrys_threading_instrumentor_can_be_undone_after_ours_was(inst
     from opentelemetry.instrumentation.threading import ThreadingInstrumentor
 
     before = {key: own(patch) for key, patch in PATCHES.items()}
-    install(keys=KEYS)
+    install(scoped_env=SCOPE, keys=KEYS)
     theirs = ThreadingInstrumentor()
     try:
         theirs.instrument()
@@ -434,11 +438,11 @@ def test_opentelemetrys_threading_instrumentor_can_be_undone_after_ours_was(inst
 
 def test_installing_twice_is_installing_once(install: Install, patch: patching.Patch) -> None:
     before = own(patch)
-    install(keys=KEYS)
+    install(scoped_env=SCOPE, keys=KEYS)
     ours = own(patch)
     otelctx.install()
     install(mode="observe", keys=KEYS)
-    install(keys=KEYS)
+    install(scoped_env=SCOPE, keys=KEYS)
     assert own(patch) is ours
     assert patching.applied().count((patch.module, patch.path, True)) == 1
     otelctx.uninstall()
@@ -449,8 +453,8 @@ def test_installing_twice_is_installing_once(install: Install, patch: patching.P
 def test_installed_twice_a_hop_is_one_hop_and_one_span(
     install: Install, hop: Callable[[], str | None], kind: str, spans: Any
 ) -> None:
-    install(keys=KEYS)
-    install(keys=KEYS)
+    install(scoped_env=SCOPE, keys=KEYS)
+    install(scoped_env=SCOPE, keys=KEYS)
     otelctx.install()
 
     before = hops_of(kind)
@@ -468,7 +472,7 @@ def test_installing_from_many_threads_at_once_is_installing_once(install: Instal
     def turn_on() -> None:
         try:
             everybody.wait(TIMEOUT)
-            install(keys=KEYS)
+            install(scoped_env=SCOPE, keys=KEYS)
             otelctx.install()
         except Exception as exc:
             failures.append(exc)
@@ -498,7 +502,7 @@ def test_an_install_with_wrong_settings_leaves_everything_as_it_was(install: Ins
         install(mode="no such mode")
     assert not otelctx.is_installed()
     assert all(own(patch) is before[key] for key, patch in PATCHES.items())
-    install(keys=KEYS)
+    install(scoped_env=SCOPE, keys=KEYS)
     with pytest.raises(otelctx.ConfigError):
         install(mode="no such mode")
     assert otelctx.is_installed()

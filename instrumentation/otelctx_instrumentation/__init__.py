@@ -13,23 +13,42 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from otelctx.config import Config
 
 
 def load() -> None:
     """Import what applying the patches needs; nothing of the libraries that they patch."""
-    from otelctx_instrumentation import callbacks, functions, futures, patching, pools, subprocess, threads, tracing
+    _modules()
 
-    del callbacks, functions, futures, patching, pools, subprocess, threads, tracing
+
+def _modules() -> tuple[ModuleType, ...]:
+    """The modules whose patches depend on no setting, in the order in which they are applied."""
+    from otelctx_instrumentation import (
+        callbacks,
+        environ,
+        functions,
+        futures,
+        owners,
+        pools,
+        subprocess,
+        threads,
+        tracing,
+    )
+
+    del environ, functions, owners
+    return threads, futures, callbacks, pools, subprocess, tracing
 
 
 def apply(settings: Config) -> None:
     """Patch every library that is imported, and each of the others as soon as it is. Idempotent."""
-    from otelctx_instrumentation import callbacks, functions, futures, patching, pools, subprocess, threads, tracing
+    from otelctx_instrumentation import environ, functions, patching, subprocess, threads, tracing
 
     threads.configure(settings.threads.service)
-    for module in (threads, futures, callbacks, pools, subprocess, tracing):
+    for module in _modules():
         patching.apply(module.PATCHES)
+    patching.apply(environ.patches(settings))
     patching.apply(functions.patches(settings.cron.runners))
     patching.apply(subprocess.spawners(settings.dispatch.spawners))
     tracing.watch()

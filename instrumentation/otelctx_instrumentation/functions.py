@@ -24,10 +24,17 @@ def patches(runners: Iterable[str]) -> Iterator[Patch]:
     """The patches for the declared `runners`, ``module:function`` each."""
     for path in runners:
         module, _, name = path.partition(":")
-        yield Patch(module, name, _running)
+        yield Patch(module, name, _running, is_declared=True)
+
+
+def is_asynchronous(fn: object) -> bool:
+    """Whether calling `fn` gives a coroutine: a coroutine function, or an object with an ``async __call__``."""
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
 
 
 def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    if isinstance(original, classmethod | staticmethod):
+        return type(original)(_running(original.__func__, active))
     name = getattr(original, "__qualname__", type(original).__qualname__)
     runner = getattr(original, "__module__", None) or "function"
 
@@ -41,7 +48,7 @@ def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]
             faults.internal_error("cron", exc)
             return None
 
-    if inspect.iscoroutinefunction(original):
+    if is_asynchronous(original):
 
         @wraps(original)
         async def run_async(*args: Any, **kwargs: Any) -> Any:

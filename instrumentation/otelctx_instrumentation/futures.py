@@ -25,6 +25,8 @@ from otelctx_instrumentation.patching import Active, Patch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from otelctx.owners import Owner
+
 
 class _Item:
     """One call of a ``map``: all of them depart as the ``map`` did, whoever submits them and when."""
@@ -48,16 +50,25 @@ def _submit(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
                 faults.internal_error("executor", exc)
             else:
                 if not captured.detailed:
-                    return original(self, arrive, captured, EXECUTOR, fn, args, kwargs)
+                    future = original(self, arrive, captured, EXECUTOR, fn, args, kwargs)
+                    if captured.owner is not None:
+                        future._otelctx_owner = captured.owner  # `owners.NOTE`
+                    return future
         if not active.on:
             return original(self, fn, *args, **kwargs)
-        return original(self, *_call(fn, args, kwargs))
+        owner, call = _call(fn, args, kwargs)
+        future = original(self, *call)
+        if owner is not None:
+            future._otelctx_owner = owner
+        return future
 
     return submit
 
 
-def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What to submit for ``fn(*args, **kwargs)``: a function and its positional arguments."""
+def _call(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Owner | None, tuple[Any, ...]]:
+    """What to submit for ``fn(*args, **kwargs)``, a function and its positional arguments; and whose it is."""
     try:
         if isinstance(fn, _Item):
             captured = fn.snapshot
@@ -71,16 +82,20 @@ def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, An
         if brought is not None:
             arrival.compare_brought(captured, EXECUTOR, brought)
         elif captured.detailed:
-            return arrival.in_full, arrival.Departure(captured, EXECUTOR, called=called), fn, args, kwargs
+            departure = arrival.Departure(captured, EXECUTOR, called=called)
+            return departure.snapshot.owner, (arrival.in_full, departure, fn, args, kwargs)
         else:
-            return arrive, captured, EXECUTOR, fn, args, kwargs
+            return captured.owner, (arrive, captured, EXECUTOR, fn, args, kwargs)
     except Exception as exc:
         faults.internal_error("executor", exc)
-    return _plainly, fn, args, kwargs
+    return None, (_plainly, fn, args, kwargs)
 
 
 def _plainly(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    return fn(*args, **kwargs)
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        del fn, args, kwargs
 
 
 def _map(original: Callable[..., Any], active: Active) -> Callable[..., Any]:

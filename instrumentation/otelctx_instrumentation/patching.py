@@ -7,10 +7,11 @@ microsecond a call and cannot be pickled. wrapt finds the attribute, sets it, an
 from __future__ import annotations
 
 import _thread
+import os
 import sys
 from dataclasses import dataclass
 from functools import wraps
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from otelctx import activation, faults
@@ -42,6 +43,8 @@ class Patch:
     path: str
     replace: Callable[[Any, Active], Any]
     """(original, active) -> replacement; the replacement calls the original where ``active.on`` is False."""
+    is_declared: bool = False
+    """Whether an operator named it, who is told where it does not exist."""
 
 
 @dataclass(slots=True)
@@ -55,6 +58,15 @@ class _Applied:
 
 
 _lock = _thread.RLock()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = _thread.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)  # another thread may hold it at the fork
 _applied: dict[tuple[str, str], _Applied] = {}
 _generation = 0
 
@@ -94,16 +106,22 @@ def _apply(patch: Patch) -> None:
             # The module object itself: wrapt would import it again by its name.
             owner, name, original = wrapt.resolve_path(sys.modules[patch.module], patch.path)
         except AttributeError:
-            return  # a version of the library that has no such attribute
+            if patch.is_declared:
+                faults.internal_error("patch", message=f"{patch.module}:{patch.path} is declared, and is not there")
+            return  # or a version of the library that has no such attribute
         # What stands in for the original until otelctx is installed is not what `undo` is to put back.
         original = activation.original_of(original, owner)
-        if type(original) is not FunctionType:
+        if patch.is_declared and isinstance(vars(owner).get(name), classmethod | staticmethod):
+            original = vars(owner)[name]
+        elif type(original) is not FunctionType:
             # Somebody's wrapper, as it lies in the class: called like that, wrapt's does not see its instance.
             original = getattr(owner, name)
         active = Active()
         replacement = patch.replace(original, active)
         if getattr(replacement, "__wrapped__", original) is original:
             replacement = wraps(original)(replacement)
+            if isinstance(owner, ModuleType) and getattr(original, "__module__", None) != patch.module:
+                replacement.__module__ = patch.module  # `os.system` is called posix's, where the original still is
         own = activation.original_of(vars(owner).get(name, _ABSENT), owner)
         wrapt.apply_patch(owner, name, replacement)
         _applied[patch.module, patch.path] = _Applied(owner, name, own, replacement, active)

@@ -14,7 +14,8 @@ import os
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from otelctx import children
+from otelctx import arrival, children, scoped_env
+from otelctx_instrumentation import owners
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
@@ -28,20 +29,22 @@ def _popen(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if active.on:
             given = args[position] if len(args) > position else kwargs.get("env")
-            changed = children.environment(given, os.environ)
+            changed = children.environment(given, scoped_env.process())
             if changed is not None:
                 if len(args) > position:
                     args = (*args[:position], changed, *args[position + 1 :])
                 else:
                     kwargs["env"] = changed
         original(self, *args, **kwargs)
+        if active.on:
+            owners.spawned(self)
 
     return __init__
 
 
 def _posix_spawn(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def posix_spawn(path: Any, argv: Any, env: Any, /, **kwargs: Any) -> Any:
-        changed = children.environment(env, os.environ) if active.on and env is not None else None
+        changed = children.environment(env, scoped_env.process()) if active.on else None
         return original(path, argv, env if changed is None else changed, **kwargs)
 
     return posix_spawn
@@ -52,7 +55,7 @@ def _spawn_without_environment(original: Callable[..., Any], active: Active) -> 
     name = f"{original.__name__}e"
 
     def spawn(mode: int, file: Any, args: Any) -> Any:
-        changed = children.environment(None, os.environ) if active.on else None
+        changed = children.environment(None, scoped_env.process()) if active.on else None
         if changed is None:
             return original(mode, file, args)
         with_environment = getattr(os, name)
@@ -63,7 +66,7 @@ def _spawn_without_environment(original: Callable[..., Any], active: Active) -> 
 
 def _spawn_with_environment(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def spawn(mode: int, file: Any, args: Any, env: Any) -> Any:
-        changed = children.environment(env, os.environ) if active.on else None
+        changed = children.environment(env, scoped_env.process()) if active.on else None
         return original(mode, file, args, env if changed is None else changed)
 
     return spawn
@@ -71,7 +74,7 @@ def _spawn_with_environment(original: Callable[..., Any], active: Active) -> Cal
 
 def _system(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def system(command: Any) -> int:
-        changed = children.environment(None, os.environ) if active.on else None
+        changed = children.environment(None, scoped_env.process()) if active.on else None
         if changed is None:
             return int(original(command))
         return _system_in(command, changed)
@@ -86,7 +89,10 @@ def _system_in(command: Any, environment: dict[str, str]) -> int:
 
     ignored = {}
     if threading.current_thread() is threading.main_thread():
-        ignored = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
+        for number in (signal.SIGINT, signal.SIGQUIT):
+            # A handler that Python does not know (faulthandler's) could not be put back.
+            if signal.getsignal(number) not in (None, signal.SIG_IGN):
+                ignored[number] = signal.signal(number, signal.SIG_IGN)
     try:
         pid = os.posix_spawn("/bin/sh", ["sh", "-c", command], environment, setsigdef=list(ignored))
         return os.waitpid(pid, 0)[1]
@@ -95,13 +101,38 @@ def _system_in(command: Any, environment: dict[str, str]) -> int:
             signal.signal(number, handler)
 
 
+_INFRASTRUCTURE = ("from multiprocessing.forkserver import", "from multiprocessing.resource_tracker import")
+
+
+def _is_infrastructure(arguments: Iterable[Any]) -> bool:
+    """Whether the child serves everybody for as long as the process lives, whoever starts it."""
+    return any(os.fsdecode(argument).startswith(_INFRASTRUCTURE) for argument in arguments)
+
+
+_POOL_WORKERS = frozenset({"concurrent.futures.process:_process_worker", "multiprocessing.pool:worker"})
+
+
+def _start_process(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def start(self: Any) -> None:
+        target = getattr(self, "_target", None)
+        where = f"{getattr(target, '__module__', None)}:{getattr(target, '__qualname__', None)}"
+        if active.on and where in _POOL_WORKERS and arrival.mode() != "observe":
+            arrival.neutral().run(original, self)
+            return
+        original(self)
+        if active.on:
+            owners.spawned(self)
+
+    return start
+
+
 def _fork_exec(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     # fork_exec(args, executable_list, close_fds, pass_fds, cwd, env, …); an env of None is the C environment.
     position = 5
 
     def fork_exec(*args: Any) -> Any:
-        if active.on and len(args) > position and args[position] is None:
-            changed = children.environment(None, os.environ)
+        if active.on and len(args) > position and args[position] is None and not _is_infrastructure(args[0]):
+            changed = children.environment(None, scoped_env.process())
             if changed is not None:
                 encoded = [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in changed.items()]
                 args = (*args[:position], encoded, *args[position + 1 :])
@@ -113,6 +144,8 @@ def _fork_exec(original: Callable[..., Any], active: Active) -> Callable[..., An
 def _spawner(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     import inspect
 
+    if isinstance(original, classmethod | staticmethod):
+        return type(original)(_spawner(original.__func__, active))
     if inspect.iscoroutinefunction(original):
 
         @wraps(original)
@@ -138,7 +171,7 @@ def spawners(paths: Iterable[str]) -> Iterator[Patch]:
     """The patches for the declared dispatchers' spawn functions, ``module:function`` each."""
     for path in paths:
         module, _, name = path.partition(":")
-        yield Patch(module, name, _spawner)
+        yield Patch(module, name, _spawner, is_declared=True)
 
 
 PATCHES = (
@@ -151,4 +184,5 @@ PATCHES = (
     Patch("os", "spawnvpe", _spawn_with_environment),
     Patch("os", "system", _system),
     Patch("_posixsubprocess", "fork_exec", _fork_exec),
+    Patch("multiprocessing.process", "BaseProcess.start", _start_process),
 )

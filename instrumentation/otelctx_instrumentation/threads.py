@@ -31,6 +31,7 @@ from otelctx import arrival, cron, faults, metrics, place, runtime
 from otelctx.policy import NAMES, THREAD
 from otelctx.policy import SERVICE as SERVICE_KIND
 from otelctx.snapshot import Snapshot, arrive, depart
+from otelctx_instrumentation import owners
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
@@ -112,12 +113,12 @@ class _Runner:
         if thread is None or carried is None:  # called again, by somebody who kept it
             import threading
 
-            threading.current_thread().run()
+            again = threading.current_thread()
+            type(again).run(again)
             return
         self.remove()
-        run: Any = thread.run if self.earlier is _ABSENT else self.earlier
-        if run is self or isinstance(run, _Runner):
-            run = type(thread).run.__get__(thread)
+        # Not what the instance has now: that may be somebody's wrapper of this very object.
+        run: Any = type(thread).run.__get__(thread) if self.earlier is _ABSENT else self.earlier
         self.thread = self.carried = self.earlier = None
         try:
             if isinstance(carried, Snapshot):
@@ -214,6 +215,7 @@ def _start(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
             else:
                 original(self)
         except BaseException:
+            owners.not_spawned(self)
             if runner is not None:
                 runner.remove()
             if unset:  # 3.14 fills it in before it starts the thread; the next start is one as good as this one
@@ -251,6 +253,7 @@ def _prepare(thread: Thread) -> tuple[Context | None, _Runner | None]:
         thread.__dict__["run"] = runner
         return None, runner
     captured = depart()
+    owners.spawned(thread, captured)
     carried: Snapshot | arrival.Departure = captured
     if captured.detailed:
         carried = arrival.Departure(captured, THREAD, called=_called(thread))
@@ -262,8 +265,20 @@ def _prepare(thread: Thread) -> tuple[Context | None, _Runner | None]:
     return None, runner
 
 
+def _start_timer(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    timer = sys.modules["threading"].Timer
+    if "start" in vars(timer):
+        return _start(original, active)
+
+    def start(self: Thread) -> None:
+        # What `Thread` has now: others patch it after us, for timers too.
+        super(timer, self).start()
+
+    return start
+
+
 PATCHES = (
     # Timer first: its original is then `Thread`'s, and a timer is not prepared twice.
-    Patch("threading", "Timer.start", _start),
+    Patch("threading", "Timer.start", _start_timer),
     Patch("threading", "Thread.start", _start),
 )

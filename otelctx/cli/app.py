@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 import click
 
 # A command's name, and the module whose `command` it is.
-_MODULES = {"demo": "otelctx.cli.demo"}
+_MODULES = {"demo": "otelctx.cli.demo", "drift": "otelctx.cli.drift"}
 
 
 class _Commands(click.Group):
