@@ -194,19 +194,24 @@ class Draft:
                 break  # the name was last written in the real environment, and is so again: as ever
         if found is None:
             return None
-        self._take_back(name, found)
+        self._take_back(name, found, here)
         return writes[found]
 
     def take_back(self, name: str) -> None:
         """Take back the newest open write of `name`, which is no write to the real environment."""
-        self._take_back(name, len(self.open[name]) - 1)
+        self._take_back(name, len(self.open[name]) - 1, self.open[name][-1].place)
 
-    def _take_back(self, name: str, index: int) -> None:
+    def _take_back(self, name: str, index: int, here: Place) -> None:
         writes = self.open[name]
-        for write in reversed(writes[index:]):
-            self.decide(write.place, name, write.found)
-        # Later writes to the real environment have brackets of their own, which are still open.
-        kept = (*writes[:index], *(write for write in writes[index + 1 :] if write.place is None))
+        # What was written since at a third place stays, and so do writes to the real environment, whose own brackets
+        # are still open.
+        places = {writes[index].place, here} - {None}
+        later = writes[index + 1 :]
+        for write in reversed(later):
+            if write.place in places:
+                self.decide(write.place, name, write.found)
+        self.decide(writes[index].place, name, writes[index].found)
+        kept = (*writes[:index], *(write for write in later if write.place not in places))
         if kept:
             self.open[name] = kept
         else:

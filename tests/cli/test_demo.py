@@ -329,7 +329,7 @@ def test_the_list_of_commands_does_not_need_the_demos_libraries() -> None:
     script = f"import sys; sys.modules['httpx'] = sys.modules['opentelemetry'] = None; {MAIN}"
     result = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True, timeout=30)
     assert result.returncode == 0
-    assert "demo  See a gateway misroute approvals" in result.stdout
+    assert "See a gateway misroute approvals" in result.stdout
 
 
 @pytest.mark.parametrize("arguments", [["--turns", "0"], ["--mode", "repaired"], ["extra"]], ids=" ".join)
