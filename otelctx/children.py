@@ -30,15 +30,17 @@ _SPAWNING: Final[ContextVar[bool]] = ContextVar("otelctx.spawning", default=Fals
 _prefix: str | None = None
 _behaviour_only: frozenset[str] = frozenset()
 _parts: dict[str, str] = {}
+_scoped: frozenset[str] = frozenset()
 _carrier = False
 
 
 def configure(settings: Config) -> None:
     """Take the claim's variables, and whether children get a carrier, from `settings`."""
-    global _prefix, _behaviour_only, _parts, _carrier
+    global _prefix, _behaviour_only, _parts, _scoped, _carrier
     _prefix = settings.claim.env_prefix
     _behaviour_only = frozenset(settings.claim.behaviour_only)
     _parts = dict(settings.claim.env)
+    _scoped = frozenset(settings.scoped_env.names)
     _carrier = settings.subprocess.carrier
 
 
@@ -157,6 +159,9 @@ def _claim(child: Mapping[str, str], process: Mapping[str, str]) -> dict[str, st
         parts = {name: getattr(granted, part) for part, name in _parts.items()}
         return {**parts, MARKER: None}
     state = ownership.claim_state()
+    task = _parts.get("task_id")
+    if state == "shed" and task is not None and task not in child and task not in process:
+        return {}  # there is no claim: what else has its prefix is an operator's setting
     if state == "shed":
         return {name: None for name in (*child, *process) if _is_claims(name)}
     return {MARKER: "none"} if state == "held" else {}
@@ -165,7 +170,7 @@ def _claim(child: Mapping[str, str], process: Mapping[str, str]) -> dict[str, st
 def _report_undeclared(child: Mapping[str, str], process: Mapping[str, str]) -> None:
     if _prefix is None:
         return
-    declared = {*_parts.values(), *_behaviour_only, *_environment_sources()}
+    declared = {*_parts.values(), *_behaviour_only, *_environment_sources(), *_scoped}  # as `drift.declared` has it
     for name, value in child.items():
         if name.startswith(_prefix) and name not in declared and process.get(name) != value:
             # The name is the news; the value may be anything, and nobody said how to treat it.

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import itertools
 import os
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from otelctx import arrival, flow, policy, snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -23,6 +25,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _runs: Final = itertools.count(1)
+
+_OBSERVED: Final[ContextVar[tuple[str, ...]]] = ContextVar("otelctx.cron", default=())
+"""In observe, where no key is minted to tell it by: the runs that the current context is in."""
 
 _under_way: Final[WeakValueDictionary[str, arrival.Departure]] = WeakValueDictionary()
 """The runs that are not over: what one of them schedules for later inherits its key, and is no part of it."""
@@ -42,6 +47,8 @@ def is_within(runner: str, job: str) -> bool:
     """Whether the current context is a run of `job` already: hosts run a job through several functions."""
     state = flow.STATE.get()
     prefix = _prefix(runner, job)
+    if prefix in _OBSERVED.get():
+        return True
     return state is not None and any(
         binding.minted
         and binding.value is not None
@@ -49,6 +56,19 @@ def is_within(runner: str, job: str) -> bool:
         and binding.value in _under_way
         for binding in state.bound.values()
     )
+
+
+@contextmanager
+def observed(runner: str, job: str) -> Iterator[None]:
+    """Within the block, which is a run of `job` in observe, `is_within` says so."""
+    token = _OBSERVED.set((*_OBSERVED.get(), _prefix(runner, job)))
+    try:
+        yield
+    finally:
+        try:
+            _OBSERVED.reset(token)
+        except ValueError:  # closed in another context
+            pass
 
 
 def departure(runner: str, job: str, called: object = None) -> arrival.Departure:

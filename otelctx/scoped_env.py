@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -60,6 +61,7 @@ _behaviour_only: frozenset[str] = frozenset()
 _parts: dict[str, str] = {}
 _prefix: str | None = None
 _hides = False
+_predicate: str | None = None
 _environ: Any = os.environ
 _lock = _thread.allocate_lock()
 
@@ -68,7 +70,7 @@ _sources: tuple[Registry, dict[str, list[tuple[int, Key, EnvSource]]]] | None = 
 
 def configure(settings: Config | None) -> None:
     """Take the mode and the declared names from `settings`; None: off. Views that contexts still have count no more."""
-    global mode, names, _claims, _behaviour_only, _parts, _prefix, _hides, _environ, _sources
+    global mode, names, _claims, _behaviour_only, _parts, _prefix, _hides, _predicate, _environ, _sources
     with _lock:
         env_view.forget()
         env_races.forget()
@@ -80,10 +82,12 @@ def configure(settings: Config | None) -> None:
         claim, hide = settings.claim, settings.scoped_env.hide_claim
         _behaviour_only = _Names(map(_normal, claim.behaviour_only))
         _parts = {_normal(name): part for part, name in claim.env.items()}
-        _hides = hide is True or (hide == "auto" and claim.predicate is None)
-        _claims = _Names(_parts.keys() - _behaviour_only)
-        names = _Names({*map(_normal, settings.scoped_env.names), *_claims})
+        _hides, _predicate = bool(hide), claim.predicate if hide == "auto" else None
         _prefix = None if claim.env_prefix is None else _normal(claim.env_prefix)
+        given = _Names(map(_normal, settings.scoped_env.names))
+        prefixed = {name for name in given if _prefix is not None and name.startswith(_prefix)}
+        _claims = _Names({*_parts, *prefixed} - _behaviour_only)
+        names = _Names({*given, *_claims})
         mode = "observe" if settings.mode == "observe" else settings.scoped_env.mode
     expand()
 
@@ -165,7 +169,8 @@ def place_of(name: str, now: Flow) -> Place:
 def implied(name: str, now: Flow) -> Decision:
     """What an identity, which `now` has, says of `name` by itself."""
     if name in _claims:
-        if not _hides:
+        # A host that isolates itself sees its environment whole; one of a version that has no such module does not.
+        if not _hides or (_predicate is not None and _predicate.partition(":")[0] in sys.modules):
             return REAL
         if now.claim == SHED:
             return None

@@ -43,6 +43,9 @@ KEYS = {"session": {"sources": [{"contextvar": f"{__name__}:KEY", "empty": [""]}
 
 TIMEOUT = 20.0
 
+before_3_14 = pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="3.14's own worker has the arguments in a frame of the exception's traceback"
+)
 needs_3_14 = pytest.mark.skipif(sys.version_info < (3, 14), reason="needs Python 3.14")
 
 
@@ -570,6 +573,7 @@ def echo_nothing(*_: object, **__: object) -> None:
     return None
 
 
+@before_3_14
 @pytest.mark.usefixtures("without_collector", "on")
 def test_the_kept_exception_of_a_failed_task_keeps_nothing_of_what_was_submitted() -> None:
     large = Large()
@@ -665,8 +669,10 @@ class OwnThreads(ThreadPoolExecutor):
             thread.start()
 
     def _serve(self) -> None:
+        own: Any = self
+        arguments = (own._create_worker_context(),) if sys.version_info >= (3, 14) else ()
         while (item := self._work_queue.get()) is not None:
-            item.run()
+            item.run(*arguments)
             del item
 
 

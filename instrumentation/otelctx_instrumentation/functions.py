@@ -55,8 +55,10 @@ def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]
             departing = depart(args, kwargs)
             if departing is None:
                 return await original(*args, **kwargs)
-            arriving = arrival.watched if arrival.mode() == "observe" else arrival.entered
-            with arriving(departing, original):
+            if arrival.mode() == "observe":
+                with cron.observed(runner, str(departing.name)), arrival.watched(departing, original):
+                    return await original(*args, **kwargs)
+            with arrival.entered(departing, original):
                 return await original(*args, **kwargs)
 
         return run_async
@@ -66,6 +68,9 @@ def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]
         departing = depart(args, kwargs)
         if departing is None:
             return original(*args, **kwargs)
-        return arrival.in_full(departing, original, args, kwargs)
+        if arrival.mode() == "observe":
+            with cron.observed(runner, str(departing.name)):
+                return arrival.observed(departing, original, args, kwargs)
+        return arrival.apart(departing, original, args, kwargs)
 
     return run

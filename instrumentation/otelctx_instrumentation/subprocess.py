@@ -11,8 +11,9 @@ What escapes: ``os.exec*`` (no child), ``os.fork`` (the child is this process, w
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from otelctx import arrival, children, scoped_env
 from otelctx_instrumentation import owners
@@ -20,6 +21,10 @@ from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+
+_WITHIN_POPEN: Final[ContextVar[bool]] = ContextVar("otelctx.popen", default=False)
+"""Whether `Popen` starts a child: it may go through `posix_spawn`, whose environment has been seen to by then."""
 
 
 def _popen(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
@@ -35,7 +40,11 @@ def _popen(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
                     args = (*args[:position], changed, *args[position + 1 :])
                 else:
                     kwargs["env"] = changed
-        original(self, *args, **kwargs)
+        within = _WITHIN_POPEN.set(True)
+        try:
+            original(self, *args, **kwargs)
+        finally:
+            _WITHIN_POPEN.reset(within)
         if active.on:
             owners.spawned(self)
 
@@ -44,7 +53,8 @@ def _popen(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
 
 def _posix_spawn(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def posix_spawn(path: Any, argv: Any, env: Any, /, **kwargs: Any) -> Any:
-        changed = children.environment(env, scoped_env.process()) if active.on else None
+        seen_to = not active.on or _WITHIN_POPEN.get()
+        changed = None if seen_to else children.environment(env, scoped_env.process())
         return original(path, argv, env if changed is None else changed, **kwargs)
 
     return posix_spawn
@@ -131,7 +141,8 @@ def _fork_exec(original: Callable[..., Any], active: Active) -> Callable[..., An
     position = 5
 
     def fork_exec(*args: Any) -> Any:
-        if active.on and len(args) > position and args[position] is None and not _is_infrastructure(args[0]):
+        seen_to = not active.on or _WITHIN_POPEN.get()
+        if not seen_to and len(args) > position and args[position] is None and not _is_infrastructure(args[0]):
             changed = children.environment(None, scoped_env.process())
             if changed is not None:
                 encoded = [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in changed.items()]
