@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from otelctx.alerts import on_mismatch as on_mismatch
+    from otelctx.binding import attach as attach
+    from otelctx.binding import bind as bind
+    from otelctx.binding import detach as detach
+    from otelctx.binding import get as get
     from otelctx.claim import Claim as Claim
     from otelctx.config import ConfigError as ConfigError
     from otelctx.cron import cron_job as cron_job
     from otelctx.cron import cron_run as cron_run
-    from otelctx.flow import attach as attach
-    from otelctx.flow import bind as bind
-    from otelctx.flow import detach as detach
-    from otelctx.flow import get as get
     from otelctx.installation import install as install
     from otelctx.installation import is_installed as is_installed
     from otelctx.installation import uninstall as uninstall
@@ -71,17 +71,17 @@ _homes = {
     "MismatchError": "mismatch",
     "Owner": "owners",
     "Snapshot": "snapshot",
-    "attach": "flow",
+    "attach": "binding",
     "attach_shed": "ownership",
-    "bind": "flow",
+    "bind": "binding",
     "capture": "snapshot",
     "claim_state": "ownership",
     "cron_job": "cron",
     "cron_run": "cron",
     "current_claim": "ownership",
-    "detach": "flow",
+    "detach": "binding",
     "forget_owner": "owners",
-    "get": "flow",
+    "get": "binding",
     "grant_claim": "ownership",
     "install": "installation",
     "is_claim_holder": "ownership",

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
-from otelctx import alerts, arrival, faults, flow, ownership, scoped_env, spans
+from otelctx import alerts, binding, faults, flow, mode, ownership, scoped_env, spans
 from otelctx import place as places
 from otelctx.claim import Claim
 from otelctx.keys import EnvSource
@@ -65,7 +65,7 @@ def environment(given: Mapping[str, str] | None, process: Mapping[str, str]) -> 
         changes = _changes(process if given is None else given, process)
         if not changes:
             return None
-        if arrival.mode() == "observe":
+        if mode.current() == "observe":
             _report(changes, process if given is None else given)
             return None
         child = dict(process if given is None else given)
@@ -152,7 +152,7 @@ def _is_claims(name: str) -> bool:
 def _claim(child: Mapping[str, str], process: Mapping[str, str]) -> dict[str, str | None]:
     if not _parts and _prefix is None:
         return {}
-    granted = flow.claim()
+    granted = binding.claim()
     if _SPAWNING.get():
         return {MARKER: None}
     if isinstance(granted, Claim):

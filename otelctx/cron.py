@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from otelctx import arrival, flow, policy, snapshot
+from otelctx.departure import Departure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +30,7 @@ _runs: Final = itertools.count(1)
 _OBSERVED: Final[ContextVar[tuple[str, ...]]] = ContextVar("otelctx.cron", default=())
 """In observe, where no key is minted to tell it by: the runs that the current context is in."""
 
-_under_way: Final[WeakValueDictionary[str, arrival.Departure]] = WeakValueDictionary()
+_under_way: Final[WeakValueDictionary[str, Departure]] = WeakValueDictionary()
 """The runs that are not over: what one of them schedules for later inherits its key, and is no part of it."""
 
 
@@ -71,10 +72,10 @@ def observed(runner: str, job: str) -> Iterator[None]:
             pass
 
 
-def departure(runner: str, job: str, called: object = None) -> arrival.Departure:
+def departure(runner: str, job: str, called: object = None) -> Departure:
     """A hop of the current context into one run of `job`, which is the function `called`."""
     key = key_of_run(runner, job)
-    departing = arrival.Departure(snapshot.depart_as(policy.CRON, key), policy.CRON, called=called, name=job)
+    departing = Departure(snapshot.depart_as(policy.CRON, key), policy.CRON, called=called, name=job)
     _under_way[key] = departing
     return departing
 

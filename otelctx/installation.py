@@ -9,7 +9,21 @@ import _thread
 import os
 from typing import TYPE_CHECKING, Any
 
-from otelctx import arrival, children, faults, flow, metrics, ownership, policy, runtime, scoped_env, snapshot, spans
+from otelctx import (
+    ambient,
+    children,
+    compare,
+    faults,
+    flow,
+    metrics,
+    mode,
+    ownership,
+    policy,
+    runtime,
+    scoped_env,
+    snapshot,
+    spans,
+)
 from otelctx import config as configuration
 from otelctx.config import Config, ConfigError
 from otelctx.keys import ContextVarSource, Registry
@@ -81,7 +95,9 @@ def _apply(settings: Config, *, unless_installed: bool = False) -> None:
         _reported.clear()
         alerts.configure(settings)
         spans.configure(settings.spans)
-        arrival.configure(settings.mode)
+        mode.configure(settings.mode)
+        compare.forget()
+        ambient.forget()
         ownership.configure(settings.claim)
         children.configure(settings)
         runtime.adopt()
@@ -141,7 +157,7 @@ def uninstall() -> None:
         _generation += 1
         alerts.configure(None)
         spans.configure("auto")
-        arrival.configure("repair")
+        mode.configure("repair")
         ownership.configure(Config().claim)
         children.configure(Config())
         scoped_env.configure(None)

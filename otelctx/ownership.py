@@ -12,7 +12,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from otelctx import faults, flow
+from otelctx import binding, faults
 from otelctx.claim import SHED, Claim
 from otelctx.keys import UnresolvedError, resolve
 
@@ -67,7 +67,7 @@ def current_claim() -> Claim | None:
     One that was granted to it, or the process's own, read from the environment (the variables are declared in
     ``[claim]``), unless it has been shed. Thread-safe; never raises.
     """
-    carried = flow.claim()
+    carried = binding.claim()
     if isinstance(carried, Claim):
         return carried
     if carried == SHED:
@@ -83,16 +83,16 @@ def is_claim_holder() -> bool:
 
 def claim_state() -> State:
     """``"held"``, ``"none"`` or ``"shed"``: the last one also where the application itself says that it has shed."""
-    if flow.claim() == SHED:
+    if binding.claim() == SHED:
         return "shed"
     if current_claim() is not None:
         return "held"
     return "shed" if of_process() is not None else "none"
 
 
-def attach_shed() -> flow.Token:
+def attach_shed() -> binding.Token:
     """Shed the claim in the current context until `otelctx.detach`; see `shed_claim`."""
-    return flow.attach_state(flow.with_claim(SHED))
+    return binding.attach_state(binding.with_claim(SHED))
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def shed_claim() -> Iterator[None]:
     try:
         yield
     finally:
-        flow.detach(token)
+        binding.detach(token)
 
 
 @contextmanager
@@ -116,8 +116,8 @@ def grant_claim(claim: Claim) -> Iterator[None]:
     """
     if not isinstance(claim, Claim):
         raise TypeError(f"otelctx: grant_claim() takes a Claim, not {type(claim).__name__}")
-    token = flow.attach_state(flow.with_claim(claim))
+    token = binding.attach_state(binding.with_claim(claim))
     try:
         yield
     finally:
-        flow.detach(token)
+        binding.detach(token)

@@ -1,10 +1,11 @@
-"""Where a hop departed: the application's own line, and names for callables."""
+"""Where a hop departed: the application's own line, the hops before it, and names for callables."""
 
 from __future__ import annotations
 
 import os
 import sys
 import sysconfig
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,12 @@ from otelctx.mismatch import Place
 
 if TYPE_CHECKING:
     from types import FrameType
+
+TRAIL_LENGTH: Final = 8
+"""How many hops a trail has."""
+
+TRAIL: Final[ContextVar[tuple[str, ...]]] = ContextVar("otelctx.trail", default=())
+"""The last hops of the current context that were recorded, oldest first: ``kind callable @ file:line``."""
 
 _DEPTH: Final = 40
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from otelctx import flow, metrics, owners, policy, runtime
+from otelctx import arrival, flow, metrics, owners, policy, runtime, workers
 from otelctx.claim import SHED
 from otelctx.keys import MISSING
 
@@ -176,7 +176,7 @@ def arrive(snapshot: Snapshot, kind: int, fn: Callable[..., R], args: tuple[Any,
         return context.run(fn, *args, **kwargs)
     finally:
         if len(context) != snapshot.size or context.get(_otel_variable) is not snapshot.otel_set:
-            arrival.keep(context, snapshot.otel)
+            workers.keep(context, snapshot.otel)
         # An exception keeps this frame alive, and may itself be kept: it must not keep the work or a span.
         del snapshot, context, fn, args, kwargs
 
@@ -278,4 +278,3 @@ def capture() -> Snapshot:
 
 
 # Last, and as a module: it imports this one, and the work that arrives while the interpreter ends can import nothing.
-from otelctx import arrival  # noqa: E402

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from otelctx import faults, flow, metrics, place, policy, redaction, runtime
+from otelctx import compare, faults, flow, metrics, place, policy, redaction, runtime
 from otelctx.claim import Claim
 from otelctx.scope import NAME, VERSION
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span, Tracer
 
-    from otelctx.arrival import Departure
+    from otelctx.departure import Departure
     from otelctx.flow import Flow
 
 _FLOW_ATTRIBUTE: Final = "_otelctx_flow"
@@ -155,9 +155,7 @@ def started(span: Span, parent: Span | None, now: Flow, context: Any) -> None:
     began = getattr(parent, _FLOW_ATTRIBUTE, None)
     after = now
     if parent is not None and isinstance(began, flow.Flow):
-        from otelctx import arrival
-
-        after = arrival.span_started(began, now, span, parent, context)
+        after = compare.span_started(began, now, span, parent, context)
     else:
         began = None
     after = after.under(began if began is not None and after.knows(began) else None)

@@ -943,6 +943,10 @@ C: Final = {"session": "C"}
             id="work that detaches does not go back to a binding that had ended when it departed",
         ),
         pytest.param(
+            (Attach(A), Capture(), Set("S1", "A"), Attach(B), Replay(0, "attached", (Detach(0),))),
+            id="a token of anybody's that is detached inside an attached block does not keep the block from ending",
+        ),
+        pytest.param(
             (Attach(A), Attach(B), Hop("copy_context().run", (Detach(0),)), Detach(1)),
             id="a token that another context detaches still counts here",
         ),

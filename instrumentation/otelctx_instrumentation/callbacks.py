@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from otelctx import arrival, faults
+from otelctx import arrival, compare, faults
+from otelctx.departure import Departure
 from otelctx.policy import CALLBACK
 from otelctx.snapshot import Snapshot, arrive, depart
 from otelctx_instrumentation.brought import context_of
@@ -30,9 +31,9 @@ class _Callback:
 
     __slots__ = ("__wrapped__", "carried")
 
-    def __init__(self, fn: Callable[[Any], Any], carried: Snapshot | arrival.Departure) -> None:
+    def __init__(self, fn: Callable[[Any], Any], carried: Snapshot | Departure) -> None:
         self.__wrapped__ = fn
-        self.carried: Snapshot | arrival.Departure | None = carried
+        self.carried: Snapshot | Departure | None = carried
 
     def __call__(self, future: Any) -> Any:
         carried, self.carried = self.carried, None
@@ -71,9 +72,9 @@ def _departing(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     captured = depart()
     brought = context_of(fn)
     if brought is not None:
-        arrival.compare_brought(captured, CALLBACK, brought)
+        compare.compare_brought(captured, CALLBACK, brought)
         return fn
-    return _Callback(fn, arrival.Departure(captured, CALLBACK) if captured.detailed else captured)
+    return _Callback(fn, Departure(captured, CALLBACK) if captured.detailed else captured)
 
 
 PATCHES = (Patch("concurrent.futures._base", "Future.add_done_callback", _add_done_callback),)

@@ -13,7 +13,8 @@ import inspect
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from otelctx import arrival, cron, faults
+from otelctx import arrival, cron, faults, mode
+from otelctx.departure import Departure
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]
     name = getattr(original, "__qualname__", type(original).__qualname__)
     runner = getattr(original, "__module__", None) or "function"
 
-    def depart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> arrival.Departure | None:
+    def depart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Departure | None:
         if not active.on:
             return None
         try:
@@ -55,7 +56,7 @@ def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]
             departing = depart(args, kwargs)
             if departing is None:
                 return await original(*args, **kwargs)
-            if arrival.mode() == "observe":
+            if mode.current() == "observe":
                 with cron.observed(runner, str(departing.name)), arrival.watched(departing, original):
                     return await original(*args, **kwargs)
             with arrival.entered(departing, original):
@@ -68,7 +69,7 @@ def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]
         departing = depart(args, kwargs)
         if departing is None:
             return original(*args, **kwargs)
-        if arrival.mode() == "observe":
+        if mode.current() == "observe":
             with cron.observed(runner, str(departing.name)):
                 return arrival.observed(departing, original, args, kwargs)
         return arrival.apart(departing, original, args, kwargs)

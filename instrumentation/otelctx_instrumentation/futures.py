@@ -15,7 +15,8 @@ from functools import update_wrapper
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from otelctx import arrival, faults
+from otelctx import arrival, compare, faults, mode
+from otelctx.departure import Departure
 from otelctx.policy import EXECUTOR
 from otelctx.snapshot import Snapshot, arrive, depart
 from otelctx_instrumentation import theirs
@@ -76,13 +77,13 @@ def _call(
         else:
             captured = depart()
             called = theirs.unwrap(fn)
-            if arrival.mode() != "observe":
+            if mode.current() != "observe":
                 fn = called
         brought = context_of(fn)
         if brought is not None:
-            arrival.compare_brought(captured, EXECUTOR, brought)
+            compare.compare_brought(captured, EXECUTOR, brought)
         elif captured.detailed:
-            departure = arrival.Departure(captured, EXECUTOR, called=called)
+            departure = Departure(captured, EXECUTOR, called=called)
             return departure.snapshot.owner, (arrival.in_full, departure, fn, args, kwargs)
         else:
             return captured.owner, (arrive, captured, EXECUTOR, fn, args, kwargs)

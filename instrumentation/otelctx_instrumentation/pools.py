@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from otelctx import arrival, faults
+from otelctx import arrival, compare, faults
+from otelctx.departure import Departure
 from otelctx.policy import CALLBACK, EXECUTOR
 from otelctx.snapshot import Snapshot, arrive, depart
 from otelctx_instrumentation.brought import context_of
@@ -29,7 +30,7 @@ class _Departed:
 
     def __init__(self, captured: Snapshot) -> None:
         self.snapshot: Snapshot | None = captured
-        self.departure = arrival.Departure(captured, EXECUTOR) if captured.detailed else None
+        self.departure = Departure(captured, EXECUTOR) if captured.detailed else None
 
 
 class _Carried:
@@ -64,7 +65,7 @@ def _carried(fn: Any, departed: _Departed, kind: int) -> Any:
         return fn
     brought = context_of(fn)
     if brought is not None:
-        arrival.compare_brought(departed.snapshot, kind, brought)
+        compare.compare_brought(departed.snapshot, kind, brought)
         return fn
     return _Carried(fn, departed, kind)
 

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from otelctx import arrival, children, scoped_env
+from otelctx import children, mode, scoped_env, workers
 from otelctx_instrumentation import owners
 from otelctx_instrumentation.patching import Active, Patch
 
@@ -126,8 +126,8 @@ def _start_process(original: Callable[..., Any], active: Active) -> Callable[...
     def start(self: Any) -> None:
         target = getattr(self, "_target", None)
         where = f"{getattr(target, '__module__', None)}:{getattr(target, '__qualname__', None)}"
-        if active.on and where in _POOL_WORKERS and arrival.mode() != "observe":
-            arrival.neutral().run(original, self)
+        if active.on and where in _POOL_WORKERS and mode.current() != "observe":
+            workers.neutral().run(original, self)
             return
         original(self)
         if active.on:

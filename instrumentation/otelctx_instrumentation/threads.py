@@ -27,7 +27,8 @@ from operator import is_
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
-from otelctx import arrival, cron, faults, metrics, place, runtime
+from otelctx import arrival, cron, faults, metrics, mode, place, runtime, workers
+from otelctx.departure import Departure
 from otelctx.policy import NAMES, THREAD
 from otelctx.policy import SERVICE as SERVICE_KIND
 from otelctx.snapshot import Snapshot, arrive, depart
@@ -93,9 +94,9 @@ class _Runner:
 
     __slots__ = ("carried", "earlier", "thread")
 
-    def __init__(self, thread: Thread, carried: Snapshot | arrival.Departure) -> None:
+    def __init__(self, thread: Thread, carried: Snapshot | Departure) -> None:
         self.thread: Thread | None = thread
-        self.carried: Snapshot | arrival.Departure | None = carried
+        self.carried: Snapshot | Departure | None = carried
         self.earlier = vars(thread).get("run", _ABSENT)
 
     def remove(self) -> None:
@@ -155,7 +156,7 @@ def _is_rearmed(timer: Any) -> bool:
 
 def _run(thread: Thread, run: Callable[[], None]) -> None:
     # OpenTelemetry's threading instrumentor attaches what it noted when the thread was started, inside of this.
-    if "_otel_context" in thread.__dict__ and arrival.mode() != "observe":
+    if "_otel_context" in thread.__dict__ and mode.current() != "observe":
         thread.__dict__["_otel_context"] = runtime.variable.get()
     timer = _TIMER.set(thread) if _is_timer(thread) else None
     try:
@@ -243,20 +244,20 @@ def _prepare(thread: Thread) -> tuple[Context | None, _Runner | None]:
         return None, None
     if _is_service(thread):
         _cleared()
-        if arrival.mode() == "observe":
+        if mode.current() == "observe":
             return None, None
         if "_otel_context" in thread.__dict__:
             thread.__dict__["_otel_context"] = runtime.empty
-        return arrival.neutral(), None
+        return workers.neutral(), None
     if _is_rearmed(thread):
         runner = _Runner(thread, cron.departure("timer", place.name_of(thread.function), thread.function))  # type: ignore[attr-defined]
         thread.__dict__["run"] = runner
         return None, runner
     captured = depart()
     owners.spawned(thread, captured)
-    carried: Snapshot | arrival.Departure = captured
+    carried: Snapshot | Departure = captured
     if captured.detailed:
-        carried = arrival.Departure(captured, THREAD, called=_called(thread))
+        carried = Departure(captured, THREAD, called=_called(thread))
     elif not captured.size and not _is_timer(thread):
         _nothing()
         return None, None

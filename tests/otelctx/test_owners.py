@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from opentelemetry import trace
 
 import otelctx
-from otelctx import Claim, flow, metrics, owners
+from otelctx import Claim, binding, metrics, owners
 from otelctx.owners import Owner, forget_owner, owner_of, record_owner, resolve_owner
 from otelctx_instrumentation.owners import not_spawned, spawned
 
@@ -747,4 +747,4 @@ def test_a_shed_spawn_is_recorded_though_it_has_no_session() -> None:
     with otelctx.shed_claim():
         assert spawned(handle)
     assert owner_of(handle) == Owner({}, "shed")
-    assert flow.claim() is None
+    assert binding.claim() is None

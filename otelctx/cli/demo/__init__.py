@@ -31,12 +31,13 @@ _PATIENCE_SECONDS = 20.0
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table and the tree.")
 @click.option("--progress/--no-progress", default=True, help="Show progress, on standard error.")
 def command(turns: int, modes: tuple[str, ...], keep: Path | None, as_json: bool, progress: bool) -> None:
-    """Send approvals through a gateway: without otelctx, observed, repaired.
+    """Send traffic through a gateway: without otelctx, observed, repaired.
 
     A chat gateway with two channels runs its agent's tools in a thread pool, and loses the session key on the way: a
-    card that asks for approval of a command goes to the wrong channel. The same traffic runs three times, each in a new
-    process: plain, with otelctx in observe (the fault stays, and has an alert in its trace), with otelctx in repair
-    (every card goes where it belongs).
+    card that asks for approval of a command goes to the wrong channel. When a background process has ended, the wrong
+    channel is woken. And a cron job that runs in a worker's process takes the worker's task for its own, and closes it.
+    The same traffic runs three times, each in a new process: plain, with otelctx in observe (the faults stay, and have
+    alerts in their traces), with otelctx in repair (everything goes where it belongs).
 
     What was recorded stays in files, as OTLP JSON lines; the standard OTEL_* variables send it to a backend as well.
 

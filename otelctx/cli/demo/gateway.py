@@ -13,9 +13,10 @@ import httpx
 
 PLAIN = "plain"
 LOG_FILE = "gateway.log"
-# These two are the gateway's (its telemetry.py).
+# These are the gateway's (its telemetry.py), and those of its worker (worker.py).
 TRACES_FILE = "traces.jsonl"
 METRICS_FILE = "metrics.jsonl"
+WORKER_PREFIX = "worker-"
 
 _START_SECONDS = 20.0
 # Its exporters, one for each signal, may wait for a collector that does not answer.
@@ -73,6 +74,8 @@ def environment(mode: str, directory: Path, inherited: Mapping[str, str]) -> dic
     if mode != PLAIN:
         variables["OTELCTX_CONFIG"] = str(source / "otelctx.toml")
         variables["OTELCTX_MODE"] = mode
+        # The gateway lets its operator say who decides whom to wake.
+        variables["GATEWAY_WAKE_RESOLVER"] = "otelctx:resolve_owner"
     return variables
 
 

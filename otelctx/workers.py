@@ -1,0 +1,141 @@
+"""What a worker keeps for itself: undeclared variables behave as without otelctx.
+
+Work runs in a copy of a prepared context where its worker's own is empty. What a task sets there in variables that
+nobody declared is the worker's, so the worker gets it back, and its later tasks run in that same copy, its *home*: a
+``Token`` that was made in one task can be used in the next. Declared variables are no worker's, and stay with the work.
+"""
+
+from __future__ import annotations
+
+from contextvars import Context, ContextVar, Token, copy_context
+from typing import TYPE_CHECKING, Any, Final
+
+from otelctx import ambient, faults, flow, runtime
+from otelctx.keys import MISSING
+from otelctx.place import TRAIL
+
+if TYPE_CHECKING:
+    from otelctx.snapshot import Set
+
+
+_HERE: Final[ContextVar[None]] = ContextVar("otelctx.here", default=None)
+"""A token of it resets only in the context in which it was made, which tells a context from its copies."""
+
+HOME: Final[ContextVar[Home | None]] = ContextVar("otelctx.home", default=None)
+
+
+class Home:
+    """The context that a worker's tasks run in, once one of them has set an undeclared variable."""
+
+    __slots__ = ("busy", "context", "given", "mark")
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.busy = False
+        self.mark = _HERE.set(None)
+        self.given: dict[ContextVar[Any], tuple[object, Token[Any]]] = {}
+        """What the worker's real context got from it, and how to take it back."""
+
+    def is_here(self) -> bool:
+        """Whether the current context is the worker's own, and not a copy of it: another task's, of the same thread."""
+        try:
+            _HERE.reset(self.mark)
+        except (ValueError, RuntimeError):
+            return False
+        self.mark = _HERE.set(None)
+        return True
+
+
+def declared_variables() -> set[ContextVar[Any]]:
+    """The variables that travel, the application's declared ones and otelctx's own: none of them is a worker's."""
+    registry = flow.registry
+    return {
+        *registry.vars,
+        flow.STATE,
+        registry.flow,
+        runtime.variable,
+        TRAIL,
+        HOME,
+        _HERE,
+        ambient.ASKING,
+    }
+
+
+def keep(context: Context, otel: Any) -> None:
+    """Hand what a task set in undeclared variables, in the copy `context`, back to the worker (the current context).
+
+    Also where it left another OpenTelemetry Context than the `otel` that arrived: somebody holds a token for it.
+    """
+    try:
+        left = context.get(runtime.variable, runtime.empty)
+        if left is not otel or not declared_variables().issuperset(context):
+            context.run(_let_go)
+            home = Home(context)
+            HOME.set(home)
+            hand_back(home)
+    except Exception as exc:
+        faults.internal_error("hand back", exc)
+
+
+def _let_go() -> None:
+    """Forget, in a worker's context, what the task that left it carried."""
+    flow.STATE.set(None)
+    flow.registry.flow.set(flow.registry.root)
+
+
+def hand_back(home: Home) -> None:
+    """Give the worker's real context, the current one, what its home has in undeclared variables."""
+    declared, context = declared_variables(), home.context
+    for var, value in context.items():
+        if var not in declared and var.get(MISSING) is not value:
+            token = var.set(value)
+            _, first = home.given.get(var, (None, token))
+            home.given[var] = (value, first)
+    for var in [var for var in home.given if var not in context]:  # unset again by the task, with its own token
+        value, token = home.given.pop(var)
+        if var.get(MISSING) is value:
+            var.reset(token)
+
+
+def take_along(home: Home) -> None:
+    """Give a worker's home what its real context, the current one, has in undeclared variables."""
+    declared = declared_variables()
+    here = copy_context()
+    for var, value in here.items():
+        if var not in declared and home.context.get(var, MISSING) is not value:
+            home.context.run(var.set, value)
+
+
+def without_declared(context: Context, cells: tuple[Set, ...] = ()) -> Context:
+    """A copy of `context` in which no declared variable is set."""
+    # The variables of `cells` as well: the settings may have changed since they departed.
+    declared, rebuilt = declared_variables().union(var for var, _ in cells), Context()
+    for var, value in context.items():
+        if var not in declared:
+            rebuilt.run(var.set, value)
+    return rebuilt
+
+
+def is_stale(cells: tuple[Set, ...], context: Context) -> bool:
+    """Whether a variable that is to be absent is set in `context`, where it cannot be unset."""
+    return any(raw is MISSING and var in context for var, raw in cells)
+
+
+def settle(cells: tuple[Set, ...]) -> Home:
+    """Give the worker a home without what was left behind in its own context."""
+    home = Home(without_declared(copy_context(), cells))
+    HOME.set(home)
+    return home
+
+
+def give_back(rebuilt: Context) -> None:
+    """Set in the current context what was set in undeclared variables of the copy `rebuilt`."""
+    declared = declared_variables()
+    for var, value in rebuilt.items():
+        if var not in declared and var.get(MISSING) is not value:
+            var.set(value)
+
+
+def neutral() -> Context:
+    """A copy of the current context in which no key, claim or span is left: for pool workers and service threads."""
+    return without_declared(copy_context())
