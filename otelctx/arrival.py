@@ -130,9 +130,9 @@ def attached(snapshot: Snapshot, *, whole: bool = False) -> Iterator[None]:
         yield
     finally:
         # In place of the block's own context it may be closed in another one, as a generator may be.
-        is_ours = whole or any(var is flow.STATE and var.get() is raw for var, _, raw in tokens) or not tokens
+        is_ours = whole or any(var is flow.STATE and _is_still(var, raw) for var, _, raw in tokens) or not tokens
         for var, token, raw in reversed(tokens):
-            ours = var.get(MISSING) is raw or (is_ours and var in (runtime.variable, snapshot.flow.registry.flow))
+            ours = _is_still(var, raw) or (is_ours and var in (runtime.variable, snapshot.flow.registry.flow))
             if not whole and not ours:
                 continue
             try:
@@ -140,6 +140,12 @@ def attached(snapshot: Snapshot, *, whole: bool = False) -> Iterator[None]:
             except ValueError:
                 if var.get(MISSING) is raw and token.old_value is not Token.MISSING:
                     var.set(token.old_value)
+
+
+def _is_still(var: ContextVar[Any], raw: Any) -> bool:
+    """Whether `var` says what it was given: a state is copied where a token of an outer binding is detached."""
+    now = var.get(MISSING)
+    return now is raw or (isinstance(now, flow.State) and isinstance(raw, flow.State) and now.origin is raw.origin)
 
 
 def _as_it_stands(snapshot: Snapshot) -> flow.State | None:
@@ -265,6 +271,8 @@ def entered(departure: Departure, fn: object) -> Iterator[None]:
         except Exception as exc:
             faults.internal_error("arrival", exc)
         try:
+            if mode.current() == "enforce":
+                _enforce(departure, span)
             yield
         except BaseException as exc:
             spans.failed(span, exc)
@@ -297,7 +305,9 @@ def _enforce(departure: Departure, span: Span | None) -> None:
     except Exception as exc:
         faults.internal_error("enforce", exc)
     if raised is not None:
-        alerts.deliver(raised, span, departure.snapshot.otel)
+        # What was left behind has been told already: one cause, one alert.
+        if not any(told.key == raised.key and told.observed == raised.observed for told in departure.found):
+            alerts.deliver(raised, span, departure.snapshot.otel)
         raise MismatchError(raised)
 
 

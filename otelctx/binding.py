@@ -79,7 +79,7 @@ def attach(**keys: str) -> Token:
     bound = dict(before.bound) if before is not None else {}
     for name, value in keys.items():
         key = declared.keys[declared.names[name]]
-        key.ever_bound = True
+        key.bound()
         raws = {var: var.get(MISSING) for var in (source.var for source in key.settable) if var is not None}
         # A subclass of str may carry anything, and live as long as the binding: keep the characters.
         bound[name] = flow.Binding(str.__str__(value), raws)

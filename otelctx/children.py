@@ -156,8 +156,9 @@ def _claim(child: Mapping[str, str], process: Mapping[str, str]) -> dict[str, st
     if _SPAWNING.get():
         return {MARKER: None}
     if isinstance(granted, Claim):
+        others = {name: None for name in (*child, *process) if _is_claims(name)}  # of the task that it is not
         parts = {name: getattr(granted, part) for part, name in _parts.items()}
-        return {**parts, MARKER: None}
+        return {**others, **parts, MARKER: None}
     state = ownership.claim_state()
     task = _parts.get("task_id")
     if state == "shed" and task is not None and task not in child and task not in process:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import _thread
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from otelctx import alerts, ambient, binding, flow, policy
+from otelctx import alerts, ambient, binding, flow, ownership, policy
+from otelctx.claim import SHED
 from otelctx.keys import MISSING
 from otelctx.mismatch import Action, Mismatch, Reason
 from otelctx.place import TRAIL
@@ -109,6 +110,7 @@ def span_started(began: Flow, now: Flow, span: Span, parent: Span, context: Any)
 
 
 _TOLD: Final = "_otelctx_told"
+_MARK: Final = "_otelctx_mark"
 
 _TOLD_AT_MOST: Final = 1024
 
@@ -118,8 +120,9 @@ def _is_told(parent: Span, key: str, observed: str | None, context: Any) -> bool
 
     Work that fans out into tasks shares both; what it said is kept with the parent, and goes with it.
     """
-    told: set[tuple[str, str | None, int, int]] = vars(parent).setdefault(_TOLD, set())
-    statement = (key, observed, _thread.get_ident(), id(context))
+    told: set[tuple[str, str | None, int, object]] = vars(parent).setdefault(_TOLD, set())
+    mark = vars(context).setdefault(_MARK, object()) if context else None
+    statement = (key, observed, _thread.get_ident(), mark)
     if statement in told or len(told) >= _TOLD_AT_MOST:
         return True
     told.add(statement)
@@ -138,6 +141,23 @@ def left_behind(departure: Departure) -> list[Mismatch]:
         if source is not None:
             found.append(mismatch_of(key, "leaked", new, old, source, "observed", departure.kind, departure))
     return found
+
+
+def _claim_left_behind(departure: Departure) -> list[Mismatch]:
+    """Where the claim was to be shed: whether the environment that the work sees has one all the same.
+
+    An application that says by its own predicate that it has shed it is believed.
+    """
+    if departure.snapshot.flow.claim != SHED or departure.snapshot.before.claim == SHED:
+        return []
+    claim, source = ownership.of_process(), ownership.source()
+    if claim is None or source is None or ownership.application_says() is False:
+        return []
+    kind = policy.NAMES[departure.kind]
+    leaked = Mismatch(
+        "claim", "leaked", None, claim.task_id, source, "observed", kind, departure.trail, departure.place
+    )
+    return [leaked]
 
 
 def each_source(key: Key) -> Iterator[tuple[str, str | Literal[False] | None]]:
@@ -161,7 +181,7 @@ def what_is_seen(departure: Departure, seen: Flow) -> list[tuple[Mismatch, bool]
     if seen.registry is not arriving.registry:
         return found
     if arriving is not departed:
-        found.extend((mismatch, False) for mismatch in left_behind(departure))
+        found.extend((mismatch, False) for mismatch in (*left_behind(departure), *_claim_left_behind(departure)))
     readings = dict(zip(seen.registry.settable, seen.raws, strict=True))
     for key, old, expected, bound in zip(
         seen.registry.keys, departed.values, arriving.values, seen.values, strict=True
@@ -207,7 +227,9 @@ def compare_brought(snapshot: Snapshot, kind: int, context: Context) -> None:
     brought = flow.in_context(context)
     if brought.registry is not departed.registry or brought.knows(departed) or departed.knows(brought):
         return
-    departure = Departure(snapshot, kind)
+    from otelctx import departure as departures
+
+    departure = departures.Departure(snapshot, kind)
     for key, expected, observed in zip(departed.registry.keys, departed.values, brought.values, strict=True):
         if expected is not None and observed is not None and observed != expected:
             source = source_of(key, brought, observed)

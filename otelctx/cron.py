@@ -80,6 +80,13 @@ def departure(runner: str, job: str, called: object = None) -> Departure:
     return departing
 
 
+def is_asynchronous(fn: object) -> bool:
+    """Whether calling `fn` gives a coroutine: a coroutine function, or an object with an ``async __call__``."""
+    import inspect
+
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
+
+
 def name_of_job(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """What a job is called: its function's `name`, or the first argument's ``id`` or ``name`` where it has one."""
     first = args[0] if args else next(iter(kwargs.values()), None)
@@ -137,12 +144,15 @@ def cron_job(job: str, *, runner: str = "cron") -> Callable[[Callable[P, R]], Ca
         import inspect
         from functools import wraps
 
-        if inspect.iscoroutinefunction(fn):
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise TypeError("otelctx: a generator function is no job: its body runs in whoever iterates over it")
+        if is_asynchronous(fn):
 
             @wraps(fn)
             async def run_async(*args: Any, **kwargs: Any) -> Any:
                 with arrival.entered(departure(runner, job, fn), fn):
-                    return await fn(*args, **kwargs)
+                    called: Any = fn(*args, **kwargs)
+                    return await called
 
             return run_async  # type: ignore[return-value]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _thread
 import itertools
+import os
 from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +37,19 @@ DEPTH: Final = 32
 
 _serials = itertools.count(1)
 
+LOOKS: Final = 100
+"""How often a name is looked for in the running program, which may define it later, until it counts as missing."""
+
 _discovering = _thread.RLock()
+
+
+def _renew_lock() -> None:
+    global _discovering
+    _discovering = _thread.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)  # another thread may hold it at the fork
 
 
 class Binding:
@@ -248,28 +261,40 @@ def _give_root(declared: Registry) -> None:
 def discover(report: Callable[[ContextVarSource, Exception], None] | None = None) -> bool:
     """Look for the variables of sources that were not there yet; True when there is a new registry.
 
-    A path that leads nowhere in a module that is complete is told to `report`.
+    A path that leads nowhere in a module that is complete is told to `report`. Thread-safe.
     """
+    found, pending = False, []
+    for source in registry.unresolved():
+        try:
+            source.resolve()  # may run code of the module's, and wait for an import: no lock is held
+            found = True
+        except KeyError:
+            continue
+        except Exception as exc:
+            source.looks += 1
+            if source.looks <= LOOKS and is_loading(source.path.partition(":")[0]):
+                pending.append(source)
+            elif report is not None or source.looks == LOOKS + 1:
+                (report or _report)(source, exc)
     with _discovering:
-        found, pending = False, []
-        for source in registry.unresolved():
-            try:
-                source.resolve()
-                found = True
-            except KeyError:
-                continue
-            except Exception as exc:
-                if is_loading(source.path.partition(":")[0]):
-                    pending.append(source)
-                elif report is not None:
-                    report(source, exc)
-        if found:
+        # Also the one that another thread has found meanwhile.
+        resolved = [source for key in registry.keys for source in key.settable if source.var is not None]
+        if any(source not in registry.settable for source in resolved):
             renewed = Registry(registry.keys, registry.carried)
             renewed.pending = tuple(pending)
             use(renewed)
         elif len(pending) != len(registry.pending):
             registry.pending = tuple(pending)
-        return found
+            from otelctx import snapshot
+
+            snapshot.refresh()
+    return found
+
+
+def _report(source: ContextVarSource, exc: Exception) -> None:
+    from otelctx import faults
+
+    faults.internal_error("source", message=f"{source.label} is not there: {exc}")
 
 
 def value_of(key: Key, readings: Mapping[ContextVar[Any], object], state: State | None) -> str | None:
@@ -281,7 +306,7 @@ def value_of(key: Key, readings: Mapping[ContextVar[Any], object], state: State 
     for source, var in resolved:
         reading = source.reading(readings.get(var, MISSING))
         if reading:
-            key.ever_bound = True
+            key.bound()
             return reading
     return None
 

@@ -111,13 +111,15 @@ class Source:
 class ContextVarSource(Source):
     """A ContextVar of the application: read, captured and replayed."""
 
-    __slots__ = ("unset", "unset_path", "var")
+    __slots__ = ("looks", "unset", "unset_path", "var")
 
     def __init__(self, path: str, empty: tuple[object, ...] = (), unset: str | None = None) -> None:
         super().__init__(path, f"contextvar:{path}", empty)
         self.unset_path = unset
         self.unset: object = MISSING
         self.var: ContextVar[Any] | None = None
+        self.looks = 0
+        """How often it was looked for in a module that was there, in vain."""
 
     def resolve(self) -> None:
         """Find the variable (and the sentinel that means absent); raises as `resolve` does, or `TypeError`."""
@@ -155,6 +157,10 @@ class GetterSource(Source):
         return lambda: getter(**kwargs)
 
 
+_initial: dict[str, str | None] = {}
+_ever_bound: set[str] = set()
+
+
 class EnvSource(Source):
     """A variable of the process's environment: read and compared, never written."""
 
@@ -162,8 +168,8 @@ class EnvSource(Source):
 
     def __init__(self, name: str, empty: tuple[object, ...] = ()) -> None:
         super().__init__(name, f"env:{name}", empty)
-        self.initial = os.environ.get(name)
-        """Its value when the key was declared, which is when the process started."""
+        self.initial = _initial.setdefault(name, os.environ.get(name))
+        """Its value when it was first declared, which is when the process started."""
 
     def read(self) -> Reading:
         """What the variable says now."""
@@ -173,7 +179,7 @@ class EnvSource(Source):
 class Key:
     """A declared key: its names in telemetry, its sources (strongest first) and its policies."""
 
-    __slots__ = ("ambient", "attribute", "baggage", "ever_bound", "name", "policy", "settable")
+    __slots__ = ("ambient", "attribute", "baggage", "name", "policy", "settable")
 
     def __init__(self, config: KeyConfig) -> None:
         self.name = config.name
@@ -183,8 +189,15 @@ class Key:
         sources = [_source(source) for source in config.sources]
         self.settable = tuple(source for source in sources if isinstance(source, ContextVarSource))
         self.ambient = tuple(source for source in sources if isinstance(source, GetterSource | EnvSource))
-        self.ever_bound = False
+
+    @property
+    def ever_bound(self) -> bool:
         """Whether any context of this process has bound the key; from then on an environment value is nobody's."""
+        return self.name in _ever_bound
+
+    def bound(self) -> None:
+        """Remember that a context has bound the key."""
+        _ever_bound.add(self.name)
 
     def process_identity(self) -> str | None:
         """The value that the environment gives to the whole process (a command line, a worker), if it is one.

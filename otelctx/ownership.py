@@ -48,6 +48,17 @@ def of_process() -> Claim | None:
     return Claim(task_id, parts.get("holder"), parts.get("attempt"), parts.get("token"), os.getpid())
 
 
+def is_declared() -> bool:
+    """Whether the process's environment holds a claim that may change hands under us."""
+    return bool(_variables) and of_process() is not None
+
+
+def source() -> str | None:
+    """Where `of_process` finds the claim, as a mismatch names it."""
+    task = _variables.get("task_id")
+    return None if task is None else f"env:{task}"
+
+
 def application_says() -> bool | None:
     """What the application's own predicate says of the current context; None where it has none, or cannot say."""
     if _predicate is None or _predicate.partition(":")[0] not in sys.modules:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -23,11 +22,7 @@ TRAIL: Final[ContextVar[tuple[str, ...]]] = ContextVar("otelctx.trail", default=
 _DEPTH: Final = 40
 
 _stdlib: Final = os.path.join(os.path.dirname(os.__file__), "")
-_packages: Final = tuple(
-    os.path.join(path, "")
-    for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    if path is not None and path.startswith(_stdlib)
-)
+_packages: Final = tuple(os.path.join(_stdlib, name, "") for name in ("site-packages", "dist-packages"))
 _ours: Final = (
     os.path.join(os.path.dirname(__file__), ""),
     os.path.join(os.path.dirname(os.path.dirname(__file__)), "instrumentation", "otelctx_instrumentation", ""),
@@ -38,12 +33,15 @@ _instrumentation: Final = os.path.join("", "opentelemetry", "instrumentation", "
 """Wrappers of OpenTelemetry's instrumentations stand between an application and what they wrap."""
 
 _is_plumbing: dict[str, bool] = {}
+_FILES: Final = 4096
+"""How many files' answers are remembered."""
 
 
 def _plumbing(file: str) -> bool:
-    # One answer for each file of the process, so the table is as large as the program.
     answer = _is_plumbing.get(file)
     if answer is None:
+        if len(_is_plumbing) >= _FILES:  # code that is made as it runs has a file name each time
+            _is_plumbing.clear()
         answer = (
             file.startswith(("<frozen", *_ours))
             or _instrumentation in file

@@ -65,6 +65,15 @@ _predicate: str | None = None
 _environ: Any = os.environ
 _lock = _thread.allocate_lock()
 
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = _thread.allocate_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)  # another thread may hold it at the fork
+
 _sources: tuple[Registry, dict[str, list[tuple[int, Key, EnvSource]]]] | None = None
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from otelctx import arrival, flow, metrics, owners, policy, runtime, workers
+from otelctx import flow, metrics, owners, ownership, policy, runtime
 from otelctx.claim import SHED
 from otelctx.keys import MISSING
 
@@ -96,9 +96,14 @@ class Snapshot:
             self.size = len(self.context)
         self.otel_set = None if otel is runtime.empty else otel
         """What the prepared context says for the OpenTelemetry Context, None where it says nothing."""
-        self.owner = owners.of(after)
+        self.owner: owners.Owner | None = owners.of(after) if like is None else like.owner
         """Whose the work is; None where it is nobody's."""
-        self.counts = EMPTY if after.is_empty else _carried if after is before else _changed
+        self.counts: tuple[Callable[[], int], ...] = EMPTY
+        """How to count its arrival, by the kind of hop."""
+        if like is not None:
+            self.counts = like.counts
+        elif not after.is_empty:
+            self.counts = _carried if after is before else _changed
 
     def run(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `fn` as the captured identity, here and now; what it returns or raises is passed on."""
@@ -153,13 +158,16 @@ _state_of: Final = flow.STATE.get
 def depart() -> Snapshot:
     """What the current context would hand to work that hops from here, as its keys' policies are at most hops."""
     last = _flow_of()
-    snapshot = last.base
-    if snapshot is not None and snapshot.otel_departed is _otel_of() and last.state is _state_of():
+    if last.state is _state_of():
         for get, raw in last.pairs:
             if get(MISSING) is not raw:
                 break
         else:
-            return snapshot
+            snapshot, otel = last.base, _otel_of()
+            if snapshot is not None:
+                if snapshot.otel_departed is not otel:
+                    snapshot = last.base = _renewed(snapshot, otel)
+                return snapshot
     return prepare()
 
 
@@ -173,12 +181,27 @@ def arrive(snapshot: Snapshot, kind: int, fn: Callable[..., R], args: tuple[Any,
     context = snapshot.context.copy()
     snapshot.counts[kind]()
     try:
-        return context.run(fn, *args, **kwargs)
+        result: R = context.run(_call, fn, args, kwargs)
+        return result
     finally:
         if len(context) != snapshot.size or context.get(_otel_variable) is not snapshot.otel_set:
             workers.keep(context, snapshot.otel)
         # An exception keeps this frame alive, and may itself be kept: it must not keep the work or a span.
         del snapshot, context, fn, args, kwargs
+
+
+def _call(fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
+    # `context.run(fn, *args, **kwargs)` would cost more than this frame does.
+    try:
+        return fn(*args, **kwargs) if kwargs else fn(*args)
+    finally:
+        del fn, args, kwargs
+
+
+def _renewed(like: Snapshot, otel: Any) -> Snapshot:
+    """The snapshot of the flow of `like` in another OpenTelemetry Context."""
+    now = like.flow
+    return Snapshot(now, now, otel, in_step(otel, now), detailed=_is_detailed(otel), like=like)
 
 
 def prepare() -> Snapshot:
@@ -188,7 +211,8 @@ def prepare() -> Snapshot:
     now = flow.here()
     otel = runtime.variable.get()
     snapshot = Snapshot(now, now, otel, in_step(otel, now), detailed=_is_detailed(otel), like=now.base)
-    if not flow.registry.pending and now.to_keep() is now:
+    # A process that holds a claim is asked anew each time: the verdict is not to be remembered.
+    if not flow.registry.pending and now.to_keep() is now and (now.claim is not None or not ownership.is_declared()):
         now.base = snapshot
     return snapshot
 
@@ -278,3 +302,4 @@ def capture() -> Snapshot:
 
 
 # Last, and as a module: it imports this one, and the work that arrives while the interpreter ends can import nothing.
+from otelctx import arrival, workers  # noqa: E402

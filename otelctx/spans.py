@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from otelctx import compare, faults, flow, metrics, place, policy, redaction, runtime
+from otelctx import compare, faults, flow, metrics, ownership, place, policy, redaction, runtime
 from otelctx.claim import Claim
 from otelctx.scope import NAME, VERSION
 
@@ -128,10 +128,12 @@ def labels(now: Flow) -> Mapping[str, Any]:
             shown = redaction.redact(value)
             if shown is not None:
                 found[key.attribute] = shown
-    if now.claim is not None:
-        found["otelctx.claim.state"] = "held" if isinstance(now.claim, Claim) else "shed"
-        if isinstance(now.claim, Claim):
-            found["otelctx.claim.id"] = now.claim.task_id
+    claim = now.claim if now.claim is not None else ownership.of_process()
+    if claim is not None:
+        is_held = isinstance(claim, Claim) and (claim is now.claim or ownership.application_says() is not False)
+        found["otelctx.claim.state"] = "held" if is_held else "shed"
+        if isinstance(claim, Claim) and is_held:
+            found["otelctx.claim.id"] = claim.task_id
     return found
 
 

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otelctx
-from otelctx import flow
+from otelctx import flow, keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +42,9 @@ def _provider() -> None:
 def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("OTELCTX_")]:
         monkeypatch.delenv(name)
+    # What the process has seen so far: each test is a process of its own in this.
+    keys._initial.clear()
+    keys._ever_bound.clear()
     otel = otel_context.attach(OtelContext())
     state = flow.STATE.set(None)
     yield

@@ -9,7 +9,6 @@ What escapes: a reference to the function that was taken while its module was be
 
 from __future__ import annotations
 
-import inspect
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -28,28 +27,26 @@ def patches(runners: Iterable[str]) -> Iterator[Patch]:
         yield Patch(module, name, _running, is_declared=True)
 
 
-def is_asynchronous(fn: object) -> bool:
-    """Whether calling `fn` gives a coroutine: a coroutine function, or an object with an ``async __call__``."""
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
-
-
 def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     if isinstance(original, classmethod | staticmethod):
-        return type(original)(_running(original.__func__, active))
+        inner = _running(original.__func__, active)
+        return type(original)(inner)
     name = getattr(original, "__qualname__", type(original).__qualname__)
     runner = getattr(original, "__module__", None) or "function"
+    # What is called first is the job, and not the scheduler whose method runs it.
+    is_method = "." in name.rpartition("<locals>.")[2]
 
     def depart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Departure | None:
         if not active.on:
             return None
         try:
-            job = cron.name_of_job(name, args, kwargs)
+            job = cron.name_of_job(name, args[is_method:], kwargs)
             return None if cron.is_within(runner, job) else cron.departure(runner, job, original)
         except Exception as exc:
             faults.internal_error("cron", exc)
             return None
 
-    if is_asynchronous(original):
+    if cron.is_asynchronous(original):
 
         @wraps(original)
         async def run_async(*args: Any, **kwargs: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from otelctx import arrival, compare, faults, mode
 from otelctx.departure import Departure
+from otelctx.owners import NOTE
 from otelctx.policy import EXECUTOR
 from otelctx.snapshot import Snapshot, arrive, depart
 from otelctx_instrumentation import theirs
@@ -53,17 +54,25 @@ def _submit(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
                 if not captured.detailed:
                     future = original(self, arrive, captured, EXECUTOR, fn, args, kwargs)
                     if captured.owner is not None:
-                        future._otelctx_owner = captured.owner  # `owners.NOTE`
+                        _note(future, captured.owner)
                     return future
         if not active.on:
             return original(self, fn, *args, **kwargs)
         owner, call = _call(fn, args, kwargs)
         future = original(self, *call)
         if owner is not None:
-            future._otelctx_owner = owner
+            _note(future, owner)
         return future
 
     return submit
+
+
+def _note(future: Any, owner: Owner) -> None:
+    """Let a future have its owner with it."""
+    try:
+        setattr(future, NOTE, owner)
+    except Exception as exc:  # somebody's stand-in for a future
+        faults.internal_error("owners", exc, f"the owner of a {type(future).__name__} is not recorded")
 
 
 def _call(

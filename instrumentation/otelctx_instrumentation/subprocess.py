@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from otelctx import children, mode, scoped_env, workers
+from otelctx import children, cron, scoped_env
 from otelctx_instrumentation import owners
 from otelctx_instrumentation.patching import Active, Patch
 
@@ -85,7 +85,7 @@ def _spawn_with_environment(original: Callable[..., Any], active: Active) -> Cal
 def _system(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def system(command: Any) -> int:
         changed = children.environment(None, scoped_env.process()) if active.on else None
-        if changed is None:
+        if changed is None or not hasattr(os, "posix_spawn"):
             return int(original(command))
         return _system_in(command, changed)
 
@@ -119,16 +119,8 @@ def _is_infrastructure(arguments: Iterable[Any]) -> bool:
     return any(os.fsdecode(argument).startswith(_INFRASTRUCTURE) for argument in arguments)
 
 
-_POOL_WORKERS = frozenset({"concurrent.futures.process:_process_worker", "multiprocessing.pool:worker"})
-
-
 def _start_process(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def start(self: Any) -> None:
-        target = getattr(self, "_target", None)
-        where = f"{getattr(target, '__module__', None)}:{getattr(target, '__qualname__', None)}"
-        if active.on and where in _POOL_WORKERS and mode.current() != "observe":
-            workers.neutral().run(original, self)
-            return
         original(self)
         if active.on:
             owners.spawned(self)
@@ -153,11 +145,9 @@ def _fork_exec(original: Callable[..., Any], active: Active) -> Callable[..., An
 
 
 def _spawner(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
-    import inspect
-
     if isinstance(original, classmethod | staticmethod):
         return type(original)(_spawner(original.__func__, active))
-    if inspect.iscoroutinefunction(original):
+    if cron.is_asynchronous(original):
 
         @wraps(original)
         async def spawn_async(*args: Any, **kwargs: Any) -> Any:

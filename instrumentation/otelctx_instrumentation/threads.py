@@ -131,7 +131,7 @@ class _Runner:
 
 
 _TIMER: Final[ContextVar[Any]] = ContextVar("otelctx.timer", default=None)
-"""The timer whose callback the current context runs."""
+"""The timer whose callback the current context runs, in a list that is empty once it has run."""
 
 
 def _is_timer(thread: object) -> bool:
@@ -140,9 +140,10 @@ def _is_timer(thread: object) -> bool:
 
 def _is_rearmed(timer: Any) -> bool:
     """Whether the current context is a run of what `timer` would run."""
-    running = _TIMER.get()
-    if running is None or not _is_timer(timer):
+    run = _TIMER.get()
+    if not run or not _is_timer(timer):
         return False
+    running = run[0]
     one, other = running.function, timer.function
     if isinstance(one, MethodType) and isinstance(other, MethodType):
         one, other = (one.__func__, one.__self__), (other.__func__, other.__self__)
@@ -158,13 +159,15 @@ def _run(thread: Thread, run: Callable[[], None]) -> None:
     # OpenTelemetry's threading instrumentor attaches what it noted when the thread was started, inside of this.
     if "_otel_context" in thread.__dict__ and mode.current() != "observe":
         thread.__dict__["_otel_context"] = runtime.variable.get()
-    timer = _TIMER.set(thread) if _is_timer(thread) else None
+    current = [thread]
+    timer = _TIMER.set(current) if _is_timer(thread) else None
     try:
         run()
     finally:
         if timer is not None:
             _TIMER.reset(timer)
-        del thread, run, timer
+        current.clear()  # a context that was copied in the run outlives it
+        del thread, run, timer, current
 
 
 def _called(thread: Any) -> object:
@@ -204,8 +207,9 @@ def _start(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
             return
         runner: _Runner | None = None
         neutral: Context | None = None
+        recorded = False
         try:
-            neutral, runner = _prepare(self)
+            neutral, runner, recorded = _prepare(self)
         except Exception as exc:
             faults.internal_error("thread", exc)
         attributes = vars(self)
@@ -216,7 +220,8 @@ def _start(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
             else:
                 original(self)
         except BaseException:
-            owners.not_spawned(self)
+            if recorded:
+                owners.not_spawned(self)
             if runner is not None:
                 runner.remove()
             if unset:  # 3.14 fills it in before it starts the thread; the next start is one as good as this one
@@ -234,36 +239,36 @@ def _context_of(thread: Thread) -> Context | None:
     return given if isinstance(given, Context) else None
 
 
-def _prepare(thread: Thread) -> tuple[Context | None, _Runner | None]:
-    """How to start `thread`: in a neutral context, or with a runner; or neither, and as it is."""
+def _prepare(thread: Thread) -> tuple[Context | None, _Runner | None, bool]:
+    """How to start `thread`: in a neutral context, or with a runner, or neither; and whether its owner is recorded."""
     already = vars(thread).get("run")
     if isinstance(already, _Runner) or _context_of(thread) is not None:
-        return None, None
+        return None, None, False
     started = getattr(thread, "_started", None)
     if started is None or started.is_set():  # the original says what is wrong
-        return None, None
+        return None, None, False
     if _is_service(thread):
         _cleared()
         if mode.current() == "observe":
-            return None, None
+            return None, None, False
         if "_otel_context" in thread.__dict__:
             thread.__dict__["_otel_context"] = runtime.empty
-        return workers.neutral(), None
+        return workers.neutral(), None, False
     if _is_rearmed(thread):
         runner = _Runner(thread, cron.departure("timer", place.name_of(thread.function), thread.function))  # type: ignore[attr-defined]
         thread.__dict__["run"] = runner
-        return None, runner
+        return None, runner, False
     captured = depart()
-    owners.spawned(thread, captured)
+    recorded = owners.spawned(thread, captured)
     carried: Snapshot | Departure = captured
     if captured.detailed:
         carried = Departure(captured, THREAD, called=_called(thread))
     elif not captured.size and not _is_timer(thread):
         _nothing()
-        return None, None
+        return None, None, recorded
     runner = _Runner(thread, carried)
     thread.__dict__["run"] = runner
-    return None, runner
+    return None, runner, recorded
 
 
 def _start_timer(original: Callable[..., Any], active: Active) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,18 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from otelctx.cli.app import cli
-from otelctx.cli.demo.gateway import LOG_FILE, METRICS_FILE, TRACES_FILE, GatewayError, environment, running
+from otelctx.cli.demo.gateway import (
+    LOG_FILE,
+    METRICS_FILE,
+    TRACES_FILE,
+    WORKER_PREFIX,
+    GatewayError,
+    environment,
+    running,
+)
 from otelctx.cli.demo.report import show
 from otelctx.cli.demo.runs import Run, run
-from otelctx.cli.demo.traffic import CHANNELS, Card, Outcome, drive
+from otelctx.cli.demo.traffic import CHANNELS, Card, Outcome, Task, WakeUp, drive
 from otelctx.cli.store import Span, Value, read_counter, read_spans
 from otelctx.cli.tree import trace_tree
 
@@ -121,14 +130,18 @@ def test_the_gateways_environment_keeps_opentelemetrys_variables_and_neither_ote
         "OTELCTX_CONFIG": variables["OTELCTX_CONFIG"],
     }
     assert Path(variables["OTELCTX_CONFIG"]).is_file()
-    assert "GATEWAY_SESSION_KEY" not in variables
+    assert {name for name in variables if name.startswith("GATEWAY_")} == {
+        "GATEWAY_TELEMETRY_DIR",
+        "GATEWAY_WAKE_RESOLVER",
+    }
     plain = environment("plain", Path("records"), inherited)
     assert [name for name in plain if name.startswith("OTELCTX_")] == ["OTELCTX_ENABLED"]
     assert plain["OTELCTX_ENABLED"] == "false"
+    assert not any("otelctx:" in value for value in plain.values())
 
 
 @pytest.mark.timeout(120)
-def test_the_demo_misroutes_plain_and_in_observe_with_an_alert_in_the_trace_and_not_in_repair(
+def test_everything_goes_wrong_plain_and_in_observe_with_an_alert_in_the_trace_and_nothing_in_repair(
     tmp_path: Path,
 ) -> None:
     demo = subprocess.run(
@@ -142,10 +155,18 @@ def test_the_demo_misroutes_plain_and_in_observe_with_an_alert_in_the_trace_and_
     report = json.loads(demo.stdout)
     assert report["ok"] is True
     assert report["problems"] == []
-    # An alert for each of the three tools of the four turns whose key another turn's had replaced.
+    assert [tuple(each[name] for name in ("mode", "approvals", "misrouted", "unseen")) for each in report["runs"]] == [
+        ("plain", 8, 4, 0),
+        ("observe", 8, 4, 0),
+        ("repair", 8, 0, 0),
+    ]
     assert [
-        tuple(each[name] for name in ("mode", "approvals", "misrouted", "unseen", "alerts")) for each in report["runs"]
-    ] == [("plain", 8, 4, 0, 0), ("observe", 8, 4, 0, 12), ("repair", 8, 0, 0, 0)]
+        tuple(each[name] for name in ("wake_ups", "wake_ups_misrouted", "tasks", "tasks_closed_by_a_job"))
+        for each in report["runs"]
+    ] == [(9, 4, 1, 1), (9, 4, 1, 1), (9, 0, 1, 0)]
+    # In observe one for each of the two tools of the four turns whose key another turn's had replaced, and one for the
+    # job; in repair, one for each wake-up whose record another turn had replaced.
+    assert [each["alerts"] for each in report["runs"]] == [0, 9, 4]
     trace = report["misrouted_trace"]
     assert trace["mode"] == "observe"
     turn = next(span for span in trace["spans"] if span["name"] == "turn")
@@ -158,20 +179,29 @@ def test_the_demo_misroutes_plain_and_in_observe_with_an_alert_in_the_trace_and_
     assert {alert["otelctx.mismatch.expected"] for alert in alerts} == {turn["attributes"]["gateway.channel"]}
     assert {alert["otelctx.mismatch.observed"] for alert in alerts} == {approval["attributes"]["gateway.channel"]}
     assert {alert["otelctx.mismatch.source"] for alert in alerts} == {"env:GATEWAY_SESSION_KEY"}
+    assert [report[name]["mode"] for name in ("rerouted_trace", "job_trace")] == ["repair", "repair"]
+    assert "wake-up" in {span["name"] for span in report["rerouted_trace"]["spans"]}
+    assert "cron nightly" in {span["name"] for span in report["job_trace"]["spans"]}
     for each in report["runs"]:
         assert {Path(each[name]).name for name in ("traces", "metrics", "log")} == {TRACES_FILE, METRICS_FILE, LOG_FILE}
+        assert {Path(each[name]).name for name in ("worker_traces", "worker_metrics")} == {
+            f"{WORKER_PREFIX}{name}" for name in (TRACES_FILE, METRICS_FILE)
+        }
         assert Path(each["traces"]).stat().st_size > 0
+        assert Path(each["worker_traces"]).stat().st_size > 0
 
 
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGKILL, -signal.SIGKILL)], ids=str
 )
-def test_a_demo_that_is_stopped_leaves_no_gateway_behind(tmp_path: Path, number: signal.Signals, status: int) -> None:
+def test_a_demo_that_is_stopped_leaves_no_gateway_and_no_worker_behind(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
     log = tmp_path / "plain" / LOG_FILE
     arguments = ["demo", "--mode", "plain", "--turns", "1000", "--no-progress", "--keep", str(tmp_path)]
     demo = subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stderr=subprocess.PIPE, text=True)
     try:
-        eventually(lambda: log.exists() and "Application startup complete" in log.read_text())
+        eventually(lambda: log.exists() and "goes to the worker" in log.read_text())
         demo.send_signal(number)
         _, errors = demo.communicate(timeout=30)
     finally:
@@ -180,6 +210,18 @@ def test_a_demo_that_is_stopped_leaves_no_gateway_behind(tmp_path: Path, number:
     assert errors.strip() in ("Aborted!", "")
     eventually(lambda: "Finished server process" in log.read_text())
     eventually(lambda: not is_running(gateway_pid(log)))
+    eventually(lambda: not is_running(worker_pid(log)))
+
+
+def test_a_worker_ends_with_a_gateway_that_is_killed(tmp_path: Path) -> None:
+    async def traffic() -> None:
+        async with running(tmp_path, environment("plain", tmp_path, os.environ)) as http:
+            (await http.post(f"/sessions/{CHANNELS[0]}/tasks", json={"text": "Never to be done."})).raise_for_status()
+            os.kill(gateway_pid(tmp_path / LOG_FILE), signal.SIGKILL)
+
+    with pytest.raises(GatewayError, match="ended with status -9"):
+        asyncio.run(traffic())
+    eventually(lambda: not is_running(worker_pid(tmp_path / LOG_FILE)))
 
 
 def test_the_tree_has_the_alert_below_its_span_and_says_where_the_wrong_value_came_from() -> None:
@@ -258,25 +300,37 @@ def test_a_counter_is_the_sum_of_its_series(tmp_path: Path, temporality: int, to
 
 ASTRAY = Card("approval-1", "rm -rf a", "slack:ops", "telegram:family")
 AT_HOME = Card("approval-1", "rm -rf a", "slack:ops", "slack:ops")
+MISLED = WakeUp("process-1", "slack:ops", "telegram:family")
+WOKEN = WakeUp("process-1", "slack:ops", "slack:ops")
+LOST = "repair: a worker's heartbeat lost its task"
+STOLEN = Task("task-1", "nightly", ("task-1",))
+DONE = Task("task-1", "worker", ("task-1",))
+FAULTY = Outcome(1, (ASTRAY,), (MISLED,), (STOLEN,))
+FAULTLESS = Outcome(1, (AT_HOME,), (WOKEN,), (DONE,))
 
 
 @pytest.mark.parametrize(
-    ("mode", "cards", "alerts", "problem"),
+    ("mode", "outcome", "alerts", "problem"),
     [
-        ("plain", [ASTRAY], 0, None),
-        ("plain", [AT_HOME], 0, "plain: nothing was misrouted, so the fault did not show"),
-        ("observe", [ASTRAY], 1, None),
-        ("observe", [ASTRAY], 0, "observe: approvals were misrouted without an alert"),
-        ("observe", [AT_HOME], 1, "observe: nothing was misrouted, so the fault did not show"),
-        ("repair", [AT_HOME], 0, None),
-        ("repair", [ASTRAY], 0, "repair: 1 misrouted, 0 shown to nobody"),
-        ("repair", [], 0, "repair: 0 misrouted, 1 shown to nobody"),
+        ("plain", FAULTY, 0, None),
+        ("plain", replace(FAULTY, cards=(AT_HOME,)), 0, "plain: no approvals misrouted, so the fault did not show"),
+        ("plain", replace(FAULTY, wake_ups=(WOKEN,)), 0, "plain: no wake-ups misrouted, so the fault did not show"),
+        ("plain", replace(FAULTY, tasks=(DONE,)), 0, "plain: no tasks closed by a job, so the fault did not show"),
+        ("observe", FAULTY, 1, None),
+        ("observe", FAULTY, 0, "observe: all of it without an alert"),
+        ("observe", replace(FAULTY, cards=(AT_HOME,)), 1, "observe: no approvals misrouted, so the fault did not show"),
+        ("repair", FAULTLESS, 0, None),
+        ("repair", FAULTY, 0, "repair: 1 approvals misrouted; 1 wake-ups misrouted; 1 tasks closed by a job"),
+        ("repair", replace(FAULTLESS, cards=()), 0, "repair: 1 approvals shown to nobody"),
+        ("repair", replace(FAULTLESS, tasks=(replace(DONE, closed_by=None),)), 0, "repair: 1 tasks not closed"),
+        ("repair", replace(FAULTLESS, tasks=(replace(DONE, heartbeats=()),)), 0, LOST),
+        ("repair", replace(FAULTLESS, tasks=(replace(DONE, heartbeats=("task-1", None)),)), 0, LOST),
     ],
 )
 def test_only_a_run_that_did_what_its_mode_must_do_has_no_problem(
-    mode: str, cards: list[Card], alerts: int, problem: str | None
+    mode: str, outcome: Outcome, alerts: int, problem: str | None
 ) -> None:
-    assert Run(mode, Outcome(1, tuple(cards)), (), alerts, 0.1, Path()).problem == problem
+    assert Run(mode, outcome, (), alerts, 0.1, Path()).problem == problem
 
 
 def test_the_report_has_the_counts_the_tree_and_where_the_files_are() -> None:
@@ -284,22 +338,24 @@ def test_the_report_has_the_counts_the_tree_and_where_the_files_are() -> None:
     approval = next(span for span in recorded_misrouted_trace() if span.name == "approval")
     astray = Card(str(approval.attributes["gateway.approval"]), "rm -rf a", "slack:ops", "telegram:family")
     runs = [
-        Run("plain", Outcome(1, (astray,)), (), 0, 0.1, Path()),
-        Run("observe", Outcome(1, (astray,)), spans, 3, 0.1, Path()),
-        Run("repair", Outcome(1, ()), (), 0, 0.1, Path()),
+        Run("plain", replace(FAULTY, cards=(astray,)), (), 0, 0.1, Path()),
+        Run("observe", replace(FAULTY, cards=(astray,)), spans, 3, 0.1, Path()),
+        Run("repair", replace(FAULTLESS, cards=()), (), 0, 0.1, Path()),
     ]
     output = io.StringIO()
     show(Console(file=output, width=160), runs, Path("the-directory"))
     rows = [re.split(r"\s*│\s*", line)[1:-1] for line in output.getvalue().splitlines() if line.startswith("│")]
-    assert [[row[0], *row[2:]] for row in rows] == [
-        ["plain", "1", "1", "0", "0"],
-        ["observe", "1", "1", "3", "0"],
-        ["repair", "1", "0", "0", "1"],
+    assert [row[1:] for row in rows] == [
+        ["1 of 1", "1 of 1", "0 of 1"],
+        ["0 of 1", "0 of 1", "1 of 1"],
+        ["1 of 1", "1 of 1", "0 of 1"],
+        ["1 of 1", "1 of 1", "0 of 1"],
+        ["0", "3", "0"],
     ]
-    assert "One misrouted approval, in its trace (observe):" in output.getvalue()
+    assert "An approval that went astray (observe):" in output.getvalue()
     assert "otelctx.mismatch: foreign session" in output.getvalue()
     assert "in the-directory" in output.getvalue()
-    assert "Not as it should be: repair: 0 misrouted, 1 shown to nobody" in output.getvalue()
+    assert "Not as it should be: repair: 1 approvals shown to nobody" in output.getvalue()
 
 
 def test_a_gateway_in_which_otelctx_does_not_come_up_is_an_error_that_says_so(
@@ -360,7 +416,15 @@ def rendered(renderable: object) -> list[str]:
 
 
 def gateway_pid(log: Path) -> int:
-    found = re.search(r"Started server process \[(\d+)\]", log.read_text())
+    return pid_in(log, "Started server process")
+
+
+def worker_pid(log: Path) -> int:
+    return pid_in(log, "goes to the worker")
+
+
+def pid_in(log: Path, words: str) -> int:
+    found = re.search(rf"{words} \[(\d+)\]", log.read_text())
     assert found is not None
     return int(found[1])
 

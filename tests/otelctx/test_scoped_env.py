@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import otelctx
-from otelctx import Claim, Mismatch, env_view, flow, scoped_env
+from otelctx import Claim, Mismatch, env_view, flow, keys, scoped_env
 
 KEY, TASK, RUN, MODE, FLAG = "APP_SESSION_KEY", "APP_TASK", "APP_TASK_RUN", "APP_TASK_MODE", "APP_FLAG"
 DECLARED = (KEY, TASK, RUN, FLAG)
@@ -1140,6 +1140,8 @@ class Environment(RuleBasedStateMachine):
     def begin(self, found: str) -> None:
         self.stack = ExitStack()
         self.stack.enter_context(process_has(**FOUND[found]))
+        keys._initial.clear()  # each machine is a process of its own
+        keys._ever_bound.clear()
         otelctx.install({}, **declared())
         self.outside = Context()
         self.contexts: list[tuple[Context, dict[tuple[str, str], str | None]]] = [(Context(), {}), (Context(), {})]

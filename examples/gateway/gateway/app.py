@@ -15,6 +15,8 @@ from . import telemetry
 from .agent import Agent
 from .approvals import Approvals
 from .channels import Channels
+from .dispatcher import Dispatcher
+from .processes import Processes
 from .tools import ToolCall, Tools
 
 
@@ -23,6 +25,8 @@ class _Gateway:
     channels: Channels
     approvals: Approvals
     agent: Agent
+    processes: Processes
+    dispatcher: Dispatcher
 
 
 @asynccontextmanager
@@ -30,12 +34,16 @@ async def _lifespan(_app: Starlette) -> AsyncIterator[dict[str, _Gateway]]:
     shutdown_telemetry = telemetry.configure()
     channels = Channels()
     approvals = Approvals(channels)
-    agent = Agent(channels, Tools(approvals))
+    processes = Processes(channels)
+    agent = Agent(channels, Tools(approvals, processes))
+    dispatcher = Dispatcher(channels)
     try:
-        yield {"gateway": _Gateway(channels, approvals, agent)}
+        yield {"gateway": _Gateway(channels, approvals, agent, processes, dispatcher)}
     finally:
         approvals.close()
         await agent.close()
+        processes.close()
+        await dispatcher.close()
         shutdown_telemetry()
 
 
@@ -70,6 +78,34 @@ async def _answer(request: Request) -> Response:
     return _found(_gateway(request).approvals.answer(request.path_params["approval"], body["decision"]))
 
 
+async def _process(request: Request) -> Response:
+    """Somebody starts a background process that is no turn's, and says whom to wake."""
+    body = await request.json()
+    return JSONResponse({"process": _gateway(request).processes.start(body["name"], body["wake"])}, status_code=202)
+
+
+async def _end(request: Request) -> Response:
+    """A background process has done what it had to do."""
+    return _found(_gateway(request).processes.end(request.path_params["process"]))
+
+
+async def _task(request: Request) -> Response:
+    """A channel has a task for a worker."""
+    key, body = _channel(request), await request.json()
+    return JSONResponse({"task": await _gateway(request).dispatcher.dispatch(key, str(body["text"]))}, status_code=202)
+
+
+async def _job(request: Request) -> Response:
+    """A cron job is due in a worker's process."""
+    body = await request.json()
+    return _found(_gateway(request).dispatcher.tell(request.path_params["task"], f"job {body['job']}"))
+
+
+async def _done(request: Request) -> Response:
+    """A worker has done its work."""
+    return _found(_gateway(request).dispatcher.tell(request.path_params["task"], "done"))
+
+
 def _gateway(request: Request) -> _Gateway:
     return cast(_Gateway, request.state.gateway)
 
@@ -95,5 +131,10 @@ app = Starlette(
         Route("/sessions/{key}/events", _events),
         Route("/turns/{turn}/completion", _completion, methods=["POST"]),
         Route("/approvals/{approval}", _answer, methods=["POST"]),
+        Route("/processes", _process, methods=["POST"]),
+        Route("/processes/{process}/end", _end, methods=["POST"]),
+        Route("/sessions/{key}/tasks", _task, methods=["POST"]),
+        Route("/tasks/{task}/jobs", _job, methods=["POST"]),
+        Route("/tasks/{task}/completion", _done, methods=["POST"]),
     ],
 )

@@ -9,13 +9,22 @@ CHANNELS = ("slack:ops", "telegram:family")
 
 
 class Event(TypedDict, total=False):
-    """What a channel's client is told. `type` is ``turn.started``, ``approval`` or ``reply``."""
+    """What a channel's client is told.
+
+    `type` is ``turn.started``, ``approval`` or ``reply``; ``wake-up``, when a background process has ended; of a task,
+    ``task.heartbeat``, ``task.closed`` or, where it was closed already, ``task.refused``; and ``report`` of a run that
+    has no task.
+    """
 
     type: str
     turn: str
     approval: str
     command: str
     results: list[str]
+    process: str
+    status: int
+    task: str | None
+    by: str
 
 
 class Channels:

@@ -25,11 +25,17 @@ METRICS_FILE = "metrics.jsonl"
 _logger = logging.getLogger(__name__)
 
 
-def configure() -> Callable[[], None]:
-    """Set the providers up. Returns the function that flushes and closes what was set up here."""
+def configure(prefix: str = "") -> Callable[[], None]:
+    """Set the providers up. Returns the function that flushes and closes what was set up here.
+
+    `prefix` comes before the names of the files, so that two processes may write into one directory.
+    """
     name = os.environ.get("GATEWAY_TELEMETRY_DIR")
     directory = Path(name) if name else None
-    closers = [_configure_traces(directory), _configure_metrics(directory)]
+    closers = [
+        _configure_traces(directory and directory / f"{prefix}{TRACES_FILE}"),
+        _configure_metrics(directory and directory / f"{prefix}{METRICS_FILE}"),
+    ]
 
     def shutdown() -> None:
         for close in closers:
@@ -38,14 +44,14 @@ def configure() -> Callable[[], None]:
     return shutdown
 
 
-def _configure_traces(directory: Path | None) -> Callable[[], None]:
+def _configure_traces(file: Path | None) -> Callable[[], None]:
     provider = trace.get_tracer_provider()
     existing = isinstance(provider, TracerProvider)
     if not isinstance(provider, TracerProvider):
         provider = TracerProvider()
     # The file comes first: it is closed first, and does not wait for a collector that does not answer.
-    if directory is not None:
-        provider.add_span_processor(BatchSpanProcessor(FileSpanExporter(directory / TRACES_FILE)))
+    if file is not None:
+        provider.add_span_processor(BatchSpanProcessor(FileSpanExporter(file)))
     if not existing:
         for exporter in _exporters("traces"):
             if isinstance(exporter, SpanExporter):
@@ -54,12 +60,12 @@ def _configure_traces(directory: Path | None) -> Callable[[], None]:
     return provider.shutdown
 
 
-def _configure_metrics(directory: Path | None) -> Callable[[], None]:
+def _configure_metrics(file: Path | None) -> Callable[[], None]:
     if isinstance(metrics.get_meter_provider(), MeterProvider):
         return lambda: None
     exporters: list[MetricExporter] = []
-    if directory is not None:
-        exporters.append(FileMetricExporter(directory / METRICS_FILE))
+    if file is not None:
+        exporters.append(FileMetricExporter(file))
     exporters += [exporter for exporter in _exporters("metrics") if isinstance(exporter, MetricExporter)]
     provider = MeterProvider([PeriodicExportingMetricReader(exporter) for exporter in exporters])
     metrics.set_meter_provider(provider)

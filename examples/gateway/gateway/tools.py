@@ -1,4 +1,4 @@
-"""What the agent can do. The shell asks before it does something dangerous; nothing here is ever executed."""
+"""What the agent can do. The shell asks before it does something dangerous; no command is ever executed."""
 
 import re
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 
 from .approvals import Approvals
+from .processes import Processes
 from .session import get_session_key
 
 _DANGEROUS = re.compile(r"\brm\s+-[a-z]*r[a-z]*f|\brm\s+-[a-z]*f[a-z]*r|\bmkfs\b|\bdd\s+if=")
@@ -25,9 +26,15 @@ class ToolCall:
 class Tools:
     """The tools by name, each a function from its argument to a text. Called from many worker threads at once."""
 
-    def __init__(self, approvals: Approvals) -> None:
+    def __init__(self, approvals: Approvals, processes: Processes) -> None:
         self._approvals = approvals
-        self._tools = {"search": self._search, "read_file": self._read_file, "shell": self._shell}
+        self._processes = processes
+        self._tools = {
+            "search": self._search,
+            "read_file": self._read_file,
+            "shell": self._shell,
+            "background": self._background,
+        }
 
     def run(self, call: ToolCall, turn: Context) -> str:
         """Run one call. `turn` is the OpenTelemetry context of the turn, so that the tool's span is in its trace."""
@@ -46,3 +53,6 @@ class Tools:
         if _DANGEROUS.search(command) and self._approvals.ask(command) != "approve":
             return f"denied: {command}"
         return f"done: {command}"
+
+    def _background(self, name: str) -> str:
+        return f"{self._processes.start(name, get_session_key())}: {name} is running"
