@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
-from otelctx import alerts, binding, faults, flow, mode, ownership, scoped_env, spans
+from otelctx import alerts, binding, border, faults, flow, mode, ownership, scoped_env, spans
 from otelctx import place as places
 from otelctx.claim import Claim
 from otelctx.keys import EnvSource
@@ -187,5 +187,6 @@ def _carried(child: Mapping[str, str]) -> dict[str, str | None]:
     from opentelemetry import propagate
 
     carrier: dict[str, str] = {}
-    propagate.inject(carrier)
+    with border.own_carrier():
+        propagate.inject(carrier)
     return {name.upper().replace("-", "_"): value for name, value in carrier.items()}

@@ -258,10 +258,11 @@ def _give_root(declared: Registry) -> None:
     declared.flow = ContextVar("otelctx.flow", default=root)
 
 
-def discover(report: Callable[[ContextVarSource, Exception], None] | None = None) -> bool:
+def discover(report: Callable[[ContextVarSource, Exception], None] | None = None, complete: str = "") -> bool:
     """Look for the variables of sources that were not there yet; True when there is a new registry.
 
-    A path that leads nowhere in a module that is complete is told to `report`. Thread-safe.
+    A path that leads nowhere in a module that is complete is told to `report`; `complete` names one that has just been
+    run. Thread-safe.
     """
     found, pending = False, []
     for source in registry.unresolved():
@@ -272,7 +273,8 @@ def discover(report: Callable[[ContextVarSource, Exception], None] | None = None
             continue
         except Exception as exc:
             source.looks += 1
-            if source.looks <= LOOKS and is_loading(source.path.partition(":")[0]):
+            module = source.path.partition(":")[0]
+            if source.looks <= LOOKS and module != complete and is_loading(module):
                 pending.append(source)
             elif report is not None or source.looks == LOOKS + 1:
                 (report or _report)(source, exc)

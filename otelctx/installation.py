@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from otelctx import (
     ambient,
+    border,
     children,
     compare,
     faults,
@@ -99,6 +100,7 @@ def _apply(settings: Config, *, unless_installed: bool = False) -> None:
         compare.forget()
         ambient.forget()
         ownership.configure(settings.claim)
+        border.configure(settings.baggage)
         children.configure(settings)
         runtime.adopt()
         scoped_env.configure(None)  # an environment source's first value is read from the real environment
@@ -108,6 +110,8 @@ def _apply(settings: Config, *, unless_installed: bool = False) -> None:
         otelctx_instrumentation.apply(settings)
         activation.disarm()  # after it, so that there is no moment without either
         metrics.register()
+    for problem in border.unsupported(settings.baggage):
+        faults.internal_error("configuration", message=problem)
     flow.discover(_report_source)
     _watch_modules(_generation)
 
@@ -124,7 +128,7 @@ def _watch_modules(generation: int) -> None:
 
     def look(module: object) -> None:
         if _settings is not None and generation == _generation:
-            flow.discover(_report_source)
+            flow.discover(_report_source, complete=getattr(module, "__name__", ""))
 
     for source in flow.registry.unresolved():
         when_imported(source.path.partition(":")[0], look)
@@ -159,6 +163,7 @@ def uninstall() -> None:
         spans.configure("auto")
         mode.configure("repair")
         ownership.configure(Config().claim)
+        border.configure(Config().baggage)
         children.configure(Config())
         scoped_env.configure(None)
         snapshot.refresh(lambda otel: False)

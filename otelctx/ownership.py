@@ -12,15 +12,17 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from otelctx import binding, faults
+from otelctx import alerts, binding, faults, place
 from otelctx.claim import SHED, Claim
 from otelctx.keys import UnresolvedError, resolve
+from otelctx.mismatch import Mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from otelctx.claim import State
     from otelctx.config import ClaimConfig
+    from otelctx.mismatch import Place
 
 MARKER: Final = "OTELCTX_CLAIM"
 """The variable by which a holder tells its children that they are none: ``none``."""
@@ -32,6 +34,7 @@ _predicate: str | None = None
 def configure(settings: ClaimConfig) -> None:
     """Read the process's claim from the variables that `settings` declare, and ask its predicate."""
     global _variables, _predicate
+    _split_at.clear()
     _variables = dict(settings.env)
     _predicate = settings.predicate
 
@@ -82,9 +85,34 @@ def current_claim() -> Claim | None:
     if isinstance(carried, Claim):
         return carried
     if carried == SHED:
+        _tell_split()
         return None
     claim = of_process()
     return None if claim is None or application_says() is False else claim
+
+
+_split_at: dict[Place | None, None] = {}
+_SPLIT_AT_MOST: Final = 256
+
+
+def _tell_split() -> None:
+    """Where the claim was shed here: whether the application says that it holds it, and the environment has one.
+
+    Told once for each place that asks. An application whose predicate says False agrees with us; without a claim in the
+    environment its answer is about nothing.
+    """
+    claim = of_process()
+    if claim is None or application_says() is not True:
+        return
+    where = place.departure()
+    if where in _split_at:
+        return
+    if len(_split_at) >= _SPLIT_AT_MOST:
+        _split_at.clear()
+    _split_at[where] = None
+    alerts.deliver(
+        Mismatch("claim", "split", None, claim.task_id, f"getter:{_predicate}", "observed", place=where), None, None
+    )
 
 
 def is_claim_holder() -> bool:
@@ -95,6 +123,7 @@ def is_claim_holder() -> bool:
 def claim_state() -> State:
     """``"held"``, ``"none"`` or ``"shed"``: the last one also where the application itself says that it has shed."""
     if binding.claim() == SHED:
+        _tell_split()
         return "shed"
     if current_claim() is not None:
         return "held"

@@ -202,6 +202,23 @@ def owned() -> bool:
     return OWNED.get()
 
 
+def test_an_application_that_says_it_holds_what_was_shed_is_told_once(
+    install: Install, monkeypatch: pytest.MonkeyPatch, alerts: list[Mismatch]
+) -> None:
+    install(claim={**CLAIM, "predicate": f"{__name__}:owned"})
+    with otelctx.shed_claim():
+        assert otelctx.claim_state() == "shed"
+    assert alerts == []  # there is no claim to be of two minds about
+    monkeypatch.setenv("BOARD_TASK", "t1")
+    with otelctx.shed_claim():
+        for _ in range(2):
+            assert not otelctx.is_claim_holder()
+        token = OWNED.set(False)
+        assert otelctx.claim_state() == "shed"
+        OWNED.reset(token)
+    assert [(alert.key, alert.reason, alert.observed) for alert in alerts] == [("claim", "split", "t1")]
+
+
 def test_a_predicate_that_raises_decides_nothing(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOARD_TASK", "t1")
     install(claim={**CLAIM, "predicate": f"{__name__}:broken"})

@@ -26,6 +26,7 @@ def load() -> None:
 def _modules() -> tuple[ModuleType, ...]:
     """The modules whose patches depend on no setting, in the order in which they are applied."""
     from otelctx_instrumentation import (
+        baggage,
         callbacks,
         environ,
         functions,
@@ -38,7 +39,7 @@ def _modules() -> tuple[ModuleType, ...]:
     )
 
     del environ, functions, owners
-    return threads, futures, callbacks, pools, subprocess, tracing
+    return threads, futures, callbacks, pools, subprocess, tracing, baggage
 
 
 def apply(settings: Config) -> None:
