@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from otelctx import (
@@ -126,14 +127,17 @@ def _watch_modules(generation: int) -> None:
     """Look for a source again when its module has been imported."""
     from otelctx_instrumentation.patching import when_imported
 
-    def look(module: object) -> None:
+    def look(module: str, complete: bool) -> None:
         if _settings is not None and generation == _generation:
-            flow.discover(_report_source, complete=getattr(module, "__name__", ""))
+            flow.discover(_report_source, complete=module if complete else "")
 
     for source in flow.registry.unresolved():
-        when_imported(source.path.partition(":")[0], look)
-        if source.unset_path is not None:
-            when_imported(source.unset_path.partition(":")[0], look)
+        for path in (source.path, source.unset_path):
+            if path is not None:
+                name = path.partition(":")[0]
+                # Where the module is there already it may still be running; the hook is then called at once.
+                complete = name not in sys.modules
+                when_imported(name, lambda _, name=name, complete=complete: look(name, complete))  # type: ignore[misc]
 
 
 def _report_source(source: ContextVarSource, exc: Exception) -> None:

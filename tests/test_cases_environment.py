@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import importlib
 import logging
 import os
 import threading
@@ -21,6 +22,7 @@ from otelctx import ambient, faults, metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from otelctx import Mismatch
     from tests.conftest import Install
@@ -402,3 +404,18 @@ WORKER: ContextVar[str] = ContextVar("WORKER")
 
 def sees_worker(otherwise: str) -> str:
     return f"{WORKER.get('?')} and {otherwise}"
+
+
+def test_a_source_that_its_module_turns_out_not_to_have_is_told_once_when_the_module_has_run(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "app_of_the_source.py").write_text(
+        "from contextvars import ContextVar\nCURRENT = ContextVar('CURRENT')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    install(keys={"session": {"sources": [{"contextvar": "app_of_the_source:CURENT"}]}})
+    assert caplog.text == ""
+    importlib.import_module("app_of_the_source")
+    assert caplog.text.count("app_of_the_source:CURENT is not there") == 1
+    otelctx.capture()
+    assert caplog.text.count("is not there") == 1
