@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -538,3 +538,19 @@ def test_a_job_that_goes_through_two_declared_runners_is_one_run(install: Instal
     assert outer is not None
     assert outer.startswith("cron:")
     assert inner == outer
+
+
+def _is_holder(_: int) -> tuple[bool, str | None]:
+    return otelctx.is_claim_holder(), os.environ.get("BOARD_TASK")
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize(("method", "seen"), [("fork", (False, "t1")), ("spawn", (False, None))])
+@pytest.mark.usefixtures("worker")
+def test_a_process_pool_that_a_shed_job_starts_is_no_holder(method: str, seen: tuple[bool, str | None]) -> None:
+    context = multiprocessing.get_context(method)
+    with otelctx.cron_run("job"), ProcessPoolExecutor(1, mp_context=context) as pool:
+        assert list(pool.map(_is_holder, [1, 2])) == [seen, seen]
+    with otelctx.shed_claim(), context.Pool(1) as others:
+        assert others.map(_is_holder, [1]) == [seen]
+    assert otelctx.is_claim_holder()
