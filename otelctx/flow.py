@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import _thread
 import itertools
-import os
 from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from otelctx import runtime
+from otelctx import forks, runtime
 from otelctx.claim import Claim
 from otelctx.config import Config
 from otelctx.keys import MISSING, ContextVarSource, Key, Registry, is_loading
@@ -41,15 +40,7 @@ LOOKS: Final = 100
 """How often a name is looked for in the running program, which may define it later, until it counts as missing."""
 
 _discovering = _thread.RLock()
-
-
-def _renew_lock() -> None:
-    global _discovering
-    _discovering = _thread.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)  # another thread may hold it at the fork
+forks.renew_in_child(globals(), "_discovering", _thread.RLock)
 
 
 class Binding:

@@ -17,6 +17,7 @@ from otelctx import (
     compare,
     faults,
     flow,
+    forks,
     metrics,
     mode,
     ownership,
@@ -34,15 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _lock = _thread.RLock()
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = _thread.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)  # another thread may hold it at the fork
+forks.renew_in_child(globals(), "_lock", _thread.RLock)
 _settings: Config | None = None
 _generation = 0
 _reported: set[str] = set()

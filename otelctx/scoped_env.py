@@ -27,7 +27,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from otelctx import env_view, flow, spans
+from otelctx import env_view, flow, forks, spans
 from otelctx.claim import SHED, Claim
 from otelctx.env_view import REAL, VIEW, Decision, Draft, Place, Real, Write
 from otelctx.keys import ContextVarSource, EnvSource
@@ -64,15 +64,7 @@ _hides = False
 _predicate: str | None = None
 _environ: Any = os.environ
 _lock = _thread.allocate_lock()
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = _thread.allocate_lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)  # another thread may hold it at the fork
+forks.renew_in_child(globals(), "_lock", _thread.allocate_lock)
 
 _sources: tuple[Registry, dict[str, list[tuple[int, Key, EnvSource]]]] | None = None
 

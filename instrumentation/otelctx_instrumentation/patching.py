@@ -7,14 +7,13 @@ microsecond a call and cannot be pickled. wrapt finds the attribute, sets it, an
 from __future__ import annotations
 
 import _thread
-import os
 import sys
 from dataclasses import dataclass
 from functools import wraps
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from otelctx import activation, faults
+from otelctx import activation, faults, forks
 from otelctx_instrumentation import theirs
 
 if TYPE_CHECKING:
@@ -58,15 +57,7 @@ class _Applied:
 
 
 _lock = _thread.RLock()
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = _thread.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)  # another thread may hold it at the fork
+forks.renew_in_child(globals(), "_lock", _thread.RLock)
 _applied: dict[tuple[str, str], _Applied] = {}
 _generation = 0
 
