@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.pool_hop import ROWS, Cost
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -19,35 +21,29 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def table() -> str:
-    done = run("--rounds", "2")
+    done = run("--rounds", "1")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        "pool hop, two keys bound by otelctx",
-        "pool hop, two ContextVars of the application's",
-        "pool hop, nothing bound",
-        "pool hop, a new OpenTelemetry Context each time",
-        "pool hop, to a worker with a context of its own",
-        "pool hop, parent recorded (a hop span each)",
-        "Thread.start",
-    ],
-)
-def test_each_row_says_what_otelctx_adds_beside_what_opentelemetry_adds(table: str, row: str) -> None:
-    found = re.search(rf"^{re.escape(row)} +1\.00 +(\d+\.\d\d) +(\d+\.\d\d) +(\d+\.\d\d)$", table, re.MULTILINE)
+@pytest.mark.parametrize("row", [row.name for row in ROWS])
+def test_each_row_says_what_the_three_cost_beside_each_other(table: str, row: str) -> None:
+    # A busy machine may make any of them the dearest, and what OpenTelemetry adds nothing to speak of.
+    found = re.search(rf"^{re.escape(row)} +1\.00 +(\d+\.\d\d) +(\d+\.\d\d) +(-?\d+\.\d\d|–)$", table, re.MULTILINE)
     assert found, table
-    theirs, ours, ratio = map(float, found.groups())
-    assert theirs > 1
-    assert ours > 1
-    assert 0 < ratio < 1000
+    theirs, ours = float(found[1]), float(found[2])
+    assert theirs > 0
+    assert ours > 0
 
 
-def test_a_hop_that_opentelemetry_does_not_carry_has_no_ratio(table: str) -> None:
-    assert re.search(r"^add_done_callback +1\.00 +\d+\.\d\d +\d+\.\d\d +–$", table, re.MULTILINE), table
+def test_the_ratio_is_what_otelctx_adds_over_what_opentelemetry_adds() -> None:
+    assert Cost(plain=2.0, opentelemetry=6.0, otelctx=4.0).ratio == pytest.approx(0.5)
+    assert Cost(plain=2.0, opentelemetry=3.0, otelctx=5.0).ratio == pytest.approx(3.0)
+
+
+def test_there_is_no_ratio_where_opentelemetry_adds_nothing_to_speak_of() -> None:
+    assert Cost(plain=2.0, opentelemetry=2.05, otelctx=4.0).ratio is None
 
 
 def test_rounds_are_at_least_one() -> None:
