@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from otelctx import signing
 from otelctx.options import (
     ROOT,
     AlertsConfig,
@@ -183,20 +184,8 @@ def _require_secret(stacks: _Stacks, environ: Mapping[str, str], report: Report)
     """Take away every ``sign`` and ``verify`` where there is no secret to do it with."""
     for path, value in ((("baggage", "outbound"), "sign"), (("baggage", "inbound"), "verify")):
         stack = stacks.get(path, [])
-        while stack and stack[-1].value == value and (missing := _missing_secret(environ)):
+        while stack and stack[-1].value == value and (missing := signing.missing(environ)):
             report.add(stack.pop().place, f"{value!r} needs a secret: {missing}")
-
-
-def _missing_secret(environ: Mapping[str, str]) -> str:
-    """Say why there is no secret; nothing where there is one."""
-    if environ.get("OTELCTX_SECRET", "").strip():
-        return ""
-    path = environ.get("OTELCTX_SECRET_FILE", "").strip()
-    if not path:
-        return "set OTELCTX_SECRET, or OTELCTX_SECRET_FILE to a file that holds one"
-    content, failure = _read(path)
-    failure = failure or ("" if content.strip() else "is empty")
-    return failure and f"OTELCTX_SECRET_FILE: {printable(path)} {failure}"
 
 
 def _read(path: str) -> tuple[bytes, str]:

@@ -102,7 +102,7 @@ def test_a_childs_own_carrier_has_the_key(install: Install) -> None:
 def test_what_this_version_does_not_do_is_said_and_the_safe_thing_is_done(
     install: Install, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("OTELCTX_SECRET", "s3cret")
+    monkeypatch.setenv("OTELCTX_SECRET", "0123456789abcdef")
     install(baggage=settings)
     assert "is not there in this version" in caplog.text
     with otelctx.bind(session="A"):

@@ -485,7 +485,7 @@ def test_two_keys_may_swap_names_in_a_higher_layer() -> None:
 @pytest.mark.parametrize("name, needs, falls_to", [("outbound", "sign", "strip"), ("inbound", "verify", "drop")])
 def test_signing_and_verifying_need_a_secret(name: str, needs: str, falls_to: str, tmp_path: Path) -> None:
     secret, empty, missing = tmp_path / "secret", tmp_path / "empty", tmp_path / "missing"
-    secret.write_bytes(b"k\n")
+    secret.write_bytes(b"0123456789abcdef\n")
     empty.write_bytes(b"\n")
 
     def outcome(**environ: str) -> tuple[str, str]:
@@ -493,7 +493,7 @@ def test_signing_and_verifying_need_a_secret(name: str, needs: str, falls_to: st
         return getattr(config.baggage, name), "".join(problems)
 
     place = f"config: baggage.{name}: '{needs}' needs a secret: "
-    assert outcome(SECRET="k") == (needs, "")
+    assert outcome(SECRET="0123456789abcdef") == (needs, "")
     assert outcome(SECRET_FILE=str(secret)) == (needs, "")
     assert outcome() == (falls_to, f"{place}set OTELCTX_SECRET, or OTELCTX_SECRET_FILE to a file that holds one")
     assert outcome(SECRET=" ") == outcome()
@@ -501,6 +501,10 @@ def test_signing_and_verifying_need_a_secret(name: str, needs: str, falls_to: st
     assert outcome(SECRET_FILE=str(missing)) == (
         falls_to,
         f"{place}OTELCTX_SECRET_FILE: {missing} cannot be read: No such file or directory",
+    )
+    assert outcome(SECRET="k") == (
+        falls_to,
+        f"{place}OTELCTX_SECRET: the secret is shorter than 16 bytes; `openssl rand -hex 32` makes a good one",
     )
 
 
