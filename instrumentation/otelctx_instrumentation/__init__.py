@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 def load() -> None:
     """Import what applying the patches needs; nothing of the libraries that they patch."""
-    _modules()
+    modules()
 
 
-def _modules() -> tuple[ModuleType, ...]:
+def modules() -> tuple[ModuleType, ...]:
     """The modules whose patches depend on no setting, in the order in which they are applied."""
     from otelctx_instrumentation import (
         baggage,
@@ -47,7 +47,7 @@ def apply(settings: Config) -> None:
     from otelctx_instrumentation import environ, functions, patching, subprocess, threads, tracing
 
     threads.configure(settings.threads.service)
-    for module in _modules():
+    for module in modules():
         patching.apply(module.PATCHES)
     patching.apply(environ.patches(settings))
     patching.apply(functions.patches(settings.cron.runners))

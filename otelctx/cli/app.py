@@ -6,7 +6,12 @@ from importlib.metadata import PackageNotFoundError, version
 import click
 
 # A command's name, and the module whose `command` it is.
-_MODULES = {"demo": "otelctx.cli.demo", "drift": "otelctx.cli.drift"}
+_MODULES = {
+    "run": "otelctx.cli.run",
+    "doctor": "otelctx.cli.doctor",
+    "drift": "otelctx.cli.drift",
+    "demo": "otelctx.cli.demo",
+}
 
 
 class _Commands(click.Group):
