@@ -2,6 +2,7 @@
 #
 #   make demo                    a gateway that misroutes approvals, and what otelctx does about it
 #   make test [PYTHON=python3.X] the test suite      (ARGS="-k pool" goes to pytest)
+#   make cpython [PYTHON=…]      CPython's own tests of what is patched, with otelctx and without (ARGS="--quick")
 #   make lint | hosts | fuzz | bench | clean
 
 PYTHON ?= python3
@@ -38,7 +39,7 @@ define environment
 	touch $@
 endef
 
-.PHONY: help demo test lint hosts fuzz bench clean
+.PHONY: help demo test cpython lint hosts fuzz bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -54,6 +55,9 @@ demo: $(DEMO_VENV)/.ready
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -m "not hosts" $(ARGS)
+
+cpython: $(VENV)/.ready
+	$(BIN)/python -m tests.cpython $(ARGS)
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

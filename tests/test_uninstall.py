@@ -121,6 +121,24 @@ def test_uninstall_leaves_everything_else_in_the_owners_as_it_was(install: Insta
         assert all(after[key][name] is before[key][name] for name in before[key]), key
 
 
+def looks_of(function: Any) -> list[object]:
+    """What can be asked of a function about itself."""
+    try:
+        signature: object = inspect.signature(function)
+    except (TypeError, ValueError) as error:  # a built-in one may have none, or one that cannot be read
+        signature = type(error)
+    names = ("__name__", "__qualname__", "__doc__", "__text_signature__")
+    return [signature, inspect.iscoroutinefunction(function), *(getattr(function, name, None) for name in names)]
+
+
+def test_what_is_patched_says_of_itself_what_it_said_before(install: Install, patch: patching.Patch) -> None:
+    owner, name = owner_of(patch)
+    before = looks_of(getattr(owner, name))
+    install(keys=KEYS, scoped_env=SCOPE)
+    assert own(patch) is not ABSENT
+    assert looks_of(getattr(owner, name)) == before
+
+
 @pytest.mark.parametrize("inherited", ["threading:Timer.start", "concurrent.futures.thread:ThreadPoolExecutor.map"])
 def test_an_inherited_method_is_inherited_again(install: Install, inherited: str) -> None:
     patch = PATCHES[inherited]

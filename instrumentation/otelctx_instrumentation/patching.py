@@ -111,6 +111,8 @@ def _apply(patch: Patch) -> None:
         replacement = patch.replace(original, active)
         if getattr(replacement, "__wrapped__", original) is original:
             replacement = wraps(original)(replacement)
+            if (signature := getattr(original, "__text_signature__", None)) is not None:
+                replacement.__dict__["__text_signature__"] = signature  # what a built-in function has for one
             if isinstance(owner, ModuleType) and getattr(original, "__module__", None) != patch.module:
                 replacement.__module__ = patch.module  # `os.system` is called posix's, where the original still is
         own = activation.original_of(vars(owner).get(name, _ABSENT), owner)
