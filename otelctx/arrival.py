@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from otelctx.departure import Departure
     from otelctx.flow import Flow
     from otelctx.keys import ContextVarSource
-    from otelctx.snapshot import Set, Snapshot
+    from otelctx.snapshot import Snapshot
 
 R = TypeVar("R")
 
@@ -45,20 +45,9 @@ def among_others(
     snapshot.counts[kind]()
     home: workers.Home | None = None
     try:
-        home = workers.HOME.get()
-        if home is not None and (home.busy or not home.is_here()):
-            home = None  # a task within a task, or in a copy of the worker's context
-        found = compare.compare(snapshot, kind, departure)
-        if departure is not None:
-            departure.found.extend(found)
-        else:
-            compare.deliver(found, None, snapshot.otel)
-        if home is not None:
-            workers.take_along(home)
-            if workers.is_stale(snapshot.cells, home.context):
-                home.context = workers.without_declared(home.context, snapshot.cells)
-        elif kind == policy.EXECUTOR and workers.is_stale(snapshot.cells, copy_context()):
-            home = workers.settle(snapshot.cells)
+        # Of variables that are the worker's own, and nothing besides, none can differ and none be stale.
+        if snapshot.flow.registry is not flow.registry or not workers.declared.isdisjoint(copy_context()):
+            home = _compared(snapshot, kind, departure)
     except Exception as exc:
         faults.internal_error("arrival", exc)
     inside: Callable[..., R] = _with_all_set
@@ -66,45 +55,67 @@ def among_others(
         if home is not None:
             home.busy = True
             try:
-                return home.context.run(inside, snapshot.cells, fn, args, kwargs)
+                return home.context.run(inside, snapshot, fn, args, kwargs)
             finally:
                 home.busy = False
                 workers.hand_back(home)
         if kind != policy.EXECUTOR and any(raw is MISSING for _, raw in snapshot.cells):
-            return _elsewhere(snapshot.cells, fn, args, kwargs)
+            return _elsewhere(snapshot, fn, args, kwargs)
         try:
-            return inside(snapshot.cells, fn, args, kwargs)
+            return inside(snapshot, fn, args, kwargs)
         finally:
-            if workers.is_stale(snapshot.cells, copy_context()):
+            if workers.is_stale_here(snapshot.flow):
                 workers.settle(snapshot.cells)
     finally:
         del snapshot, departure, home, inside, fn, args, kwargs
 
 
-def _elsewhere(cells: tuple[Set, ...], fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
+def _compared(snapshot: Snapshot, kind: int, departure: Departure | None) -> workers.Home | None:
+    """Compare what the current context says with what departed; the home that the work is to run in, if any."""
+    home = workers.HOME.get()
+    if home is not None and (home.busy or not home.is_here()):
+        home = None  # a task within a task, or in a copy of the worker's context
+    found = compare.compare(snapshot, kind, departure)
+    if departure is not None:
+        departure.found.extend(found)
+    elif found:
+        compare.deliver(found, None, snapshot.otel)
+    if home is not None:
+        workers.take_along(home)
+        if workers.is_stale(snapshot.cells, home.context):
+            home.context = workers.without_declared(home.context, snapshot.cells)
+    elif kind == policy.EXECUTOR and workers.is_stale(snapshot.cells, copy_context()):
+        home = workers.settle(snapshot.cells)
+    return home
+
+
+def _elsewhere(snapshot: Snapshot, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
     """Run the work in a copy of the current context.
 
     A variable that arrives absent could not be taken back from a context that is somebody else's, once the work has set
     it: whoever resolves a future must not be left with what a callback binds.
     """
-    rebuilt = workers.without_declared(copy_context(), cells)
+    rebuilt = workers.without_declared(copy_context(), snapshot.cells)
     inside: Callable[..., R] = _with_all_set
     try:
-        return rebuilt.run(inside, cells, fn, args, kwargs)
+        return rebuilt.run(inside, snapshot, fn, args, kwargs)
     finally:
         workers.give_back(rebuilt)
-        del cells, rebuilt, inside, fn, args, kwargs
+        del snapshot, rebuilt, inside, fn, args, kwargs
 
 
-def _with_all_set(cells: tuple[Set, ...], fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
+def _with_all_set(snapshot: Snapshot, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
     # Each is set, also where it says so already: its token takes back what the work leaves there.
-    tokens = [(var, var.set(raw)) for var, raw in cells if raw is not MISSING]
+    # In reverse at the end: two keys may be kept in one variable.
+    otel = runtime.variable.set(runtime.empty if snapshot.otel is None else snapshot.otel)
+    tokens = [var.set(raw) for var, raw in snapshot.cells if raw is not MISSING]
     try:
         return fn(*args, **kwargs)
     finally:
-        for var, token in reversed(tokens):
-            var.reset(token)
-        del cells, tokens, fn, args, kwargs
+        for token in reversed(tokens):
+            token.var.reset(token)
+        otel.var.reset(otel)
+        del snapshot, otel, tokens, fn, args, kwargs
 
 
 @contextmanager
@@ -112,7 +123,7 @@ def attached(snapshot: Snapshot, *, whole: bool = False) -> Iterator[None]:
     """See `Snapshot.attached`. `whole`: at the end the context is what it was, whatever the block has set meanwhile."""
     tokens: list[tuple[ContextVar[Any], Token[Any], object]] = []
     by_var = {source.var: source for source in snapshot.flow.registry.settable}
-    for var, raw in snapshot.cells:
+    for var, raw in snapshot.replayed():
         if var is flow.STATE:  # after the application's own variables
             raw = _as_it_stands(snapshot)
         if var.get(MISSING) is raw:

@@ -199,8 +199,7 @@ class Flow:
 
     def in_step(self, otel: OtelContext) -> OtelContext:
         """The OpenTelemetry Context `otel` with baggage that says what this flow says; the same one where it does."""
-        held = runtime.baggage_of(otel)
-        last = self.baggage
+        held, last = runtime.baggage_of(otel), self.baggage
         if last is None or last[0] is not held:
             last = self.baggage = held, runtime.merged(held, self.entries(), refuse_baggage)
         return otel if last[1] is held else runtime.with_baggage(otel, last[1])

@@ -65,9 +65,7 @@ class Snapshot:
         otel: Any,
         *,
         detailed: bool,
-        like: Snapshot | None = None,
     ) -> None:
-        """`like`: a snapshot of the same flows in another OpenTelemetry Context, most of which is taken over."""
         self.before = before
         """The flow that departed."""
         self.flow = after
@@ -78,32 +76,29 @@ class Snapshot:
         self.detailed = detailed
         """Whether the hop has more to it than carrying: a span, a place and a time, a comparison of all sources."""
         self.cells: tuple[Set, ...]
-        """Each variable that is replayed, with its raw value, `MISSING` where it is to be absent."""
+        """Each variable of the flow that is replayed, with its raw value, `MISSING` where it is to be absent. The
+        OpenTelemetry Context is replayed besides."""
         self.context: Context
         self.size: int
         """The prepared context; copied for every arrival, never entered after this."""
-        if like is not None and otel is not runtime.empty and like.otel is not runtime.empty:
-            self.cells = (*like.cells[:-1], (runtime.variable, otel))
-            self.context = like.context.copy()
-            self.context.run(runtime.variable.set, otel)
-            self.size = len(self.context)
-        else:
-            own = zip(after.registry.vars, after.raws, strict=True)
-            ours = (flow.STATE, after.state), (after.registry.flow, after.to_keep()), (runtime.variable, otel)
-            self.cells = (*own, *ours)
-            self.context = Context()
-            self.context.run(_fill, self.cells, after.registry.root)
-            self.size = len(self.context)
+        own = zip(after.registry.vars, after.raws, strict=True)
+        self.cells = (*own, (flow.STATE, after.state), (after.registry.flow, after.to_keep()))
+        self.context = Context()
+        self.context.run(_fill, self.replayed(), after.registry.root)
+        self.size = len(self.context)
         self.otel_set = None if otel is runtime.empty else otel
         """What the prepared context says for the OpenTelemetry Context, None where it says nothing."""
-        self.owner: owners.Owner | None = owners.of(after) if like is None else like.owner
+        self.owner: owners.Owner | None = owners.of(after)
         """Whose the work is; None where it is nobody's."""
         self.counts: tuple[Callable[[], int], ...] = EMPTY
         """How to count its arrival, by the kind of hop."""
-        if like is not None:
-            self.counts = like.counts
-        elif not after.is_empty:
+        if not after.is_empty:
             self.counts = _carried if after is before else _changed
+
+    def replayed(self) -> tuple[Set, ...]:
+        """Each variable that is replayed, with its raw value: the flow's, and OpenTelemetry's."""
+        # What departed before there was an OpenTelemetry Context arrives in an empty one.
+        return (*self.cells, (runtime.variable, runtime.empty if self.otel is None else self.otel))
 
     def run(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `fn` as the captured identity, here and now; what it returns or raises is passed on."""
@@ -199,9 +194,26 @@ def _call(fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 
 
 def _renewed(like: Snapshot, otel: Any) -> Snapshot:
-    """The snapshot of the flow of `like` in another OpenTelemetry Context."""
+    """The snapshot of the flow of `like` in another OpenTelemetry Context: every request's first hop comes here."""
     now = like.flow
-    return Snapshot(now, now, otel, in_step(otel, now), detailed=_is_detailed(otel), like=like)
+    arriving = now.in_step(otel)
+    if arriving is runtime.empty or like.otel_set is None:
+        return Snapshot(now, now, otel, arriving, detailed=_is_detailed(otel))
+    snapshot = _bare(Snapshot)
+    snapshot.before = snapshot.flow = now
+    snapshot.otel_departed = otel
+    snapshot.otel = snapshot.otel_set = arriving
+    snapshot.detailed = _is_detailed(otel)
+    snapshot.cells = like.cells
+    snapshot.context = context = like.context.copy()
+    context.run(_otel_variable.set, arriving)
+    snapshot.size = like.size
+    snapshot.owner = like.owner
+    snapshot.counts = like.counts
+    return snapshot
+
+
+_bare: Final[Callable[[type[Snapshot]], Snapshot]] = object.__new__
 
 
 def prepare() -> Snapshot:
@@ -210,7 +222,7 @@ def prepare() -> Snapshot:
         flow.discover()
     now = flow.here()
     otel = runtime.variable.get()
-    snapshot = Snapshot(now, now, otel, in_step(otel, now), detailed=_is_detailed(otel), like=now.base)
+    snapshot = Snapshot(now, now, otel, in_step(otel, now), detailed=_is_detailed(otel))
     # A process that holds a claim is asked anew each time: the verdict is not to be remembered.
     if not flow.registry.pending and now.to_keep() is now and (now.claim is not None or not ownership.is_declared()):
         now.base = snapshot
@@ -275,9 +287,7 @@ def refresh(is_detailed: Callable[[Any], bool] | None = None) -> None:
     _otel_variable = runtime.variable
     _otel_of = _otel_variable.get
     _flow_of = flow.registry.flow.get
-
-
-refresh()
+    workers.refresh()
 
 
 def _is(one: Any, ended: Any) -> bool:
@@ -303,3 +313,5 @@ def capture() -> Snapshot:
 
 # Last, and as a module: it imports this one, and the work that arrives while the interpreter ends can import nothing.
 from otelctx import arrival, workers  # noqa: E402
+
+refresh()

@@ -15,6 +15,7 @@ from otelctx.keys import MISSING
 from otelctx.place import TRAIL
 
 if TYPE_CHECKING:
+    from otelctx.flow import Flow
     from otelctx.snapshot import Set
 
 
@@ -46,19 +47,29 @@ class Home:
         return True
 
 
-def declared_variables() -> set[ContextVar[Any]]:
-    """The variables that travel, the application's declared ones and otelctx's own: none of them is a worker's."""
+declared: frozenset[ContextVar[Any]]
+"""The variables that travel, the application's declared ones and otelctx's own: none of them is a worker's."""
+
+
+def refresh() -> None:
+    """Look at the process's present keys and OpenTelemetry context from now on."""
+    global declared
     registry = flow.registry
-    return {
-        *registry.vars,
-        flow.STATE,
-        registry.flow,
-        runtime.variable,
-        TRAIL,
-        HOME,
-        _HERE,
-        ambient.ASKING,
-    }
+    declared = frozenset(
+        (
+            *registry.vars,
+            flow.STATE,
+            registry.flow,
+            runtime.variable,
+            TRAIL,
+            HOME,
+            _HERE,
+            ambient.ASKING,
+        )
+    )
+
+
+refresh()
 
 
 def keep(context: Context, otel: Any) -> None:
@@ -68,7 +79,7 @@ def keep(context: Context, otel: Any) -> None:
     """
     try:
         left = context.get(runtime.variable, runtime.empty)
-        if left is not otel or not declared_variables().issuperset(context):
+        if left is not otel or not declared.issuperset(context):
             context.run(_let_go)
             home = Home(context)
             HOME.set(home)
@@ -85,40 +96,50 @@ def _let_go() -> None:
 
 def hand_back(home: Home) -> None:
     """Give the worker's real context, the current one, what its home has in undeclared variables."""
-    declared, context = declared_variables(), home.context
+    context, given = home.context, home.given
     for var, value in context.items():
         if var not in declared and var.get(MISSING) is not value:
             token = var.set(value)
-            _, first = home.given.get(var, (None, token))
-            home.given[var] = (value, first)
-    for var in [var for var in home.given if var not in context]:  # unset again by the task, with its own token
-        value, token = home.given.pop(var)
+            _, first = given.get(var, (None, token))
+            given[var] = (value, first)
+    for var in [var for var in given if var not in context]:  # unset again by the task, with its own token
+        value, token = given.pop(var)
         if var.get(MISSING) is value:
             var.reset(token)
 
 
 def take_along(home: Home) -> None:
     """Give a worker's home what its real context, the current one, has in undeclared variables."""
-    declared = declared_variables()
-    here = copy_context()
-    for var, value in here.items():
-        if var not in declared and home.context.get(var, MISSING) is not value:
-            home.context.run(var.set, value)
+    context = home.context
+    for var, value in copy_context().items():
+        if var not in declared and context.get(var, MISSING) is not value:
+            context.run(var.set, value)
 
 
 def without_declared(context: Context, cells: tuple[Set, ...] = ()) -> Context:
     """A copy of `context` in which no declared variable is set."""
     # The variables of `cells` as well: the settings may have changed since they departed.
-    declared, rebuilt = declared_variables().union(var for var, _ in cells), Context()
+    left_out, rebuilt = declared.union(var for var, _ in cells), Context()
     for var, value in context.items():
-        if var not in declared:
+        if var not in left_out:
             rebuilt.run(var.set, value)
     return rebuilt
 
 
 def is_stale(cells: tuple[Set, ...], context: Context) -> bool:
     """Whether a variable that is to be absent is set in `context`, where it cannot be unset."""
-    return any(raw is MISSING and var in context for var, raw in cells)
+    for var, raw in cells:  # noqa: SIM110 - a generator costs as much as the rest of an arrival
+        if raw is MISSING and var in context:
+            return True
+    return False
+
+
+def is_stale_here(now: Flow) -> bool:
+    """Whether a variable that is to be absent in `now` is set in the current context."""
+    for get, raw in now.pairs:  # noqa: SIM110
+        if raw is MISSING and get(MISSING) is not MISSING:
+            return True
+    return False
 
 
 def settle(cells: tuple[Set, ...]) -> Home:
@@ -130,7 +151,6 @@ def settle(cells: tuple[Set, ...]) -> Home:
 
 def give_back(rebuilt: Context) -> None:
     """Set in the current context what was set in undeclared variables of the copy `rebuilt`."""
-    declared = declared_variables()
     for var, value in rebuilt.items():
         if var not in declared and var.get(MISSING) is not value:
             var.set(value)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from benchmarks.pool_hop import ROWS, Cost
+from benchmarks.__main__ import is_above
+from benchmarks.pool_hop import ROWS, Cost, Row, submit
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,6 +46,14 @@ def test_the_ratio_is_what_otelctx_adds_over_what_opentelemetry_adds() -> None:
 
 def test_there_is_no_ratio_where_opentelemetry_adds_nothing_to_speak_of() -> None:
     assert Cost(plain=2.0, opentelemetry=2.05, otelctx=4.0).ratio is None
+
+
+def test_a_row_is_above_its_budget_where_the_ratio_is_or_where_there_is_none() -> None:
+    row = Row("row", nullcontext, submit, budget=0.5)
+    assert not is_above(row, Cost(plain=2.0, opentelemetry=6.0, otelctx=4.0))
+    assert is_above(row, Cost(plain=2.0, opentelemetry=6.0, otelctx=4.1))
+    assert is_above(row, Cost(plain=2.0, opentelemetry=2.0, otelctx=2.0))
+    assert not is_above(Row("row", nullcontext, submit), Cost(plain=2.0, opentelemetry=2.0, otelctx=9.0))
 
 
 def test_rounds_are_at_least_one() -> None:

@@ -1224,6 +1224,39 @@ def test_a_callback_in_the_worker_has_what_the_worker_s_tasks_set_in_undeclared_
         assert seen.result(TIMEOUT) == "worker's"
 
 
+def test_two_keys_that_one_variable_holds_leave_nothing_in_a_worker_with_a_context_of_its_own(install: Install) -> None:
+    both = {"sources": [{"contextvar": f"{__name__}:KEY"}]}
+    install(keys={"session": both, "tenant": both})
+    with ThreadPoolExecutor(1, initializer=UNDECLARED.set, initargs=("worker's",)) as pool:
+        assert submit_as(pool, "A", lambda: (KEY.get(), otelctx.get("session"), otelctx.get("tenant"))) == ("A",) * 3
+        assert plainly(pool, lambda: KEY.get("absent")) == "absent"
+
+
+def test_what_departed_before_opentelemetry_was_imported_arrives_in_an_empty_context_of_it() -> None:
+    script = """
+        import sys, threading
+        from concurrent.futures import ThreadPoolExecutor
+        from contextvars import ContextVar
+        import otelctx
+        UNDECLARED = ContextVar("UNDECLARED")
+        otelctx.install({}, keys={"session": {"sources": [{"contextvar": "__main__:KEY"}]}})
+        KEY = ContextVar("KEY")
+        KEY.set("A")
+        hold = threading.Event()
+        with ThreadPoolExecutor(1, initializer=UNDECLARED.set, initargs=("worker's",)) as pool:
+            pool.submit(hold.wait)
+            assert "opentelemetry.context" not in sys.modules
+            early = otelctx.capture()
+            done = pool.submit(lambda: (KEY.get(), dict(context.get_current())))
+            from opentelemetry import context
+            hold.set()
+            print(done.result())
+            with early.attached():
+                print(dict(context.get_current()))
+    """
+    assert ran(script) == ("('A', {})\n{}", "")
+
+
 def test_work_runs_in_a_fresh_interpreter_without_any_configuration() -> None:
     script = """
         from concurrent.futures import ThreadPoolExecutor
@@ -1232,7 +1265,12 @@ def test_work_runs_in_a_fresh_interpreter_without_any_configuration() -> None:
         with ThreadPoolExecutor(1) as pool, otelctx.bind(session="A"):
             print(pool.submit(otelctx.get, "session").result())
     """
+    assert ran(script) == ("A", "")
+
+
+def ran(script: str) -> tuple[str, str]:
+    """What `script` prints in an interpreter of its own, and what it says on stderr."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(script)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    assert (done.stdout.strip(), done.stderr) == ("A", "")
+    return done.stdout.strip(), done.stderr

@@ -54,7 +54,10 @@ def _submit(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
                 if not captured.detailed:
                     future = original(self, arrive, captured, EXECUTOR, fn, args, kwargs)
                     if captured.owner is not None:
-                        _note(future, captured.owner)
+                        try:
+                            future._otelctx_owner = captured.owner  # `_note`, without what a call costs
+                        except Exception as exc:
+                            _cannot_note(future, exc)
                     return future
         if not active.on:
             return original(self, fn, *args, **kwargs)
@@ -71,8 +74,13 @@ def _note(future: Any, owner: Owner) -> None:
     """Let a future have its owner with it."""
     try:
         setattr(future, NOTE, owner)
-    except Exception as exc:  # somebody's stand-in for a future
-        faults.internal_error("owners", exc, f"the owner of a {type(future).__name__} is not recorded")
+    except Exception as exc:
+        _cannot_note(future, exc)
+
+
+def _cannot_note(future: Any, exc: Exception) -> None:
+    # Somebody's stand-in for a future.
+    faults.internal_error("owners", exc, f"the owner of a {type(future).__name__} is not recorded")
 
 
 def _call(

@@ -61,6 +61,10 @@ SERVICE: Final = (
 _cleared = metrics.hop_counter(NAMES[SERVICE_KIND], "cleared")
 _nothing = metrics.hop_counter(NAMES[THREAD], "empty")
 
+_known: dict[str, bool] = {}
+_KNOWN_AT_MOST: Final = 1024
+"""How many targets' answers are remembered."""
+
 _target_is_service: re.Pattern[str]
 _name_is_service: re.Pattern[str] | None
 
@@ -70,6 +74,7 @@ def configure(service: Iterable[str]) -> None:
     global _target_is_service, _name_is_service
     given = tuple(service)
     _target_is_service = _any_of([*SERVICE, *(glob for glob in given if ":" in glob)])
+    _known.clear()
     names = [glob for glob in given if ":" not in glob]
     _name_is_service = _any_of(names) if names else None
 
@@ -179,15 +184,28 @@ def _called(thread: Any) -> object:
 
 def _is_started_by_submit() -> bool:
     """Whether an executor starts the thread while work is submitted to it: a worker, whatever its target is."""
-    frame = sys._getframe(1)
-    for _ in range(8):
+    frame = sys._getframe(_OWN_FRAMES).f_back
+    for _ in range(5):
+        if frame is None:
+            return False
         code = frame.f_code
         if code.co_name == "submit" and code.co_filename.endswith(_FUTURES):
             return True
-        if frame.f_back is None:
-            return False
         frame = frame.f_back
     return False
+
+
+_OWN_FRAMES: Final = 3
+"""Between `_is_started_by_submit` and the replacement of ``start``: to look at a frame is dear."""
+
+
+def _is_service_target(target: str) -> bool:
+    answer = _known.get(target)
+    if answer is None:
+        if len(_known) >= _KNOWN_AT_MOST:
+            _known.clear()
+        answer = _known[target] = _target_is_service.match(target) is not None
+    return answer
 
 
 def _is_service(thread: Thread) -> bool:
@@ -195,7 +213,7 @@ def _is_service(thread: Thread) -> bool:
     fn = target if target is not None else type(thread).run
     module = getattr(fn, "__module__", None)
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-    if _target_is_service.match(f"{module}:{name}") or _is_started_by_submit():
+    if _is_service_target(f"{module}:{name}") or _is_started_by_submit():
         return True
     return _name_is_service is not None and _name_is_service.match(thread.name) is not None
 
