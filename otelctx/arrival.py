@@ -126,8 +126,8 @@ def attached(snapshot: Snapshot, *, whole: bool = False) -> Iterator[None]:
     for var, raw in snapshot.replayed():
         if var is flow.STATE:  # after the application's own variables
             raw = _as_it_stands(snapshot)
-        if var.get(MISSING) is raw:
-            continue
+        if var.get(MISSING) is raw and (not whole or raw is MISSING):
+            continue  # else its token takes back what the block leaves there
         if raw is MISSING:
             source = by_var.get(var)
             raw = MISSING if source is None else _like_absent(source)
@@ -149,8 +149,28 @@ def attached(snapshot: Snapshot, *, whole: bool = False) -> Iterator[None]:
             try:
                 var.reset(token)
             except ValueError:
+                whole = False  # closed in another context
                 if var.get(MISSING) is raw and token.old_value is not Token.MISSING:
                     var.set(token.old_value)
+        if whole and tokens:
+            _take_away(snapshot, {var for var, _, _ in tokens})
+
+
+def _take_away(snapshot: Snapshot, restored: set[ContextVar[Any]]) -> None:
+    """Clear what a block has set in variables that were absent, and so need no token, but those in `restored`.
+
+    Whoever comes next in this context must not find the block's key there.
+    """
+    for source in snapshot.flow.registry.settable:
+        var = source.var
+        if var is None or var in restored or var.get(MISSING) is MISSING:
+            continue
+        if snapshot.flow.raws[snapshot.flow.registry.vars.index(var)] is MISSING:
+            cleared = _like_absent(source)
+            if cleared is MISSING:
+                faults.internal_error("attached", message=f"{var.name} was set in a block and cannot be unset in place")
+            else:
+                var.set(cleared)
 
 
 def _is_still(var: ContextVar[Any], raw: Any) -> bool:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _FLOW_ATTRIBUTE: Final = "_otelctx_flow"
 
+_RUNS: Final = (policy.CRON, policy.TASK, policy.RETRY)
+"""The kinds of hop that start something of its own, whose wait says how late it is."""
+
 _wanted: str = "auto"
 
 
@@ -45,7 +48,7 @@ def wanted(otel: Any) -> bool:
 
 def wanted_for(kind: int, otel: Any) -> bool:
     """Whether a hop of `kind` that departs in `otel` has a span; cron and task runs have one if there is tracing."""
-    if kind in (policy.CRON, policy.TASK):
+    if kind in _RUNS:
         return _wanted != "never" and "opentelemetry.trace" in sys.modules
     return wanted(otel)
 
@@ -61,11 +64,13 @@ def start_hop_span(departure: Departure, fn: object, otel: Any) -> Span | None:
 
     `fn` is the callable that arrives. A cron run's span is a root with a Link to its cause.
     """
-    if not departure.spanned:
-        return None
     departed = departure.snapshot.otel_departed
     wait = time.monotonic() - departure.clock
     kind = policy.NAMES[departure.kind]
+    if not departure.spanned:
+        if departure.kind in _RUNS:
+            metrics.record_wait(kind, wait, otel)
+        return None
     from opentelemetry.trace import Link, SpanKind
 
     # In observe the work runs with whatever the worker has; the hop is the departed flow's all the same.
@@ -86,7 +91,7 @@ def start_hop_span(departure: Departure, fn: object, otel: Any) -> Span | None:
     span = _tracer().start_span(
         f"{kind} {departure.named(fn)}",
         context=otel,
-        kind=SpanKind.CONSUMER if departure.kind == policy.TASK else SpanKind.INTERNAL,
+        kind=SpanKind.CONSUMER if departure.kind in (policy.TASK, policy.RETRY) else SpanKind.INTERNAL,
         attributes=attributes,
         links=[Link(cause.get_span_context())] if cause is not None else [],
     )
