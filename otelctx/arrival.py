@@ -59,7 +59,7 @@ def among_others(
             finally:
                 home.busy = False
                 workers.hand_back(home)
-        if kind != policy.EXECUTOR and any(raw is MISSING for _, raw in snapshot.cells):
+        if kind not in policy.WORKERS and any(raw is MISSING for _, raw in snapshot.cells):
             return _elsewhere(snapshot, fn, args, kwargs)
         try:
             return inside(snapshot, fn, args, kwargs)
@@ -84,7 +84,7 @@ def _compared(snapshot: Snapshot, kind: int, departure: Departure | None) -> wor
         workers.take_along(home)
         if workers.is_stale(snapshot.cells, home.context):
             home.context = workers.without_declared(home.context, snapshot.cells)
-    elif kind == policy.EXECUTOR and workers.is_stale(snapshot.cells, copy_context()):
+    elif kind in policy.WORKERS and workers.is_stale(snapshot.cells, copy_context()):
         home = workers.settle(snapshot.cells)
     return home
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 else:
     Loader = object  # its methods are enough, and its module is not imported at interpreter start
 
-__all__ = ["bootstrap", "switched_by"]
+__all__ = ["bootstrap", "is_armed", "switched_by"]
 
 # Their import is no sign of an application: ourselves, what `site` and `runpy` look for, and the libraries that patch
 # the standard library for cooperative threads. These want to be first, and activating imports `ssl` and `threading`.
@@ -65,6 +65,11 @@ def bootstrap() -> None:
                 activation.stand_in(module)
     except Exception as error:
         activation.complain("not started", error)
+
+
+def is_armed() -> bool:
+    """Say whether the environment has turned otelctx on in this process, now or later."""
+    return _finder is not None
 
 
 def _truth(value: str | None) -> bool | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from otelctx import alerts, binding, border, faults, flow, mode, ownership, scoped_env, spans
 from otelctx import place as places
-from otelctx.claim import Claim
+from otelctx.claim import Claim, Inherited
 from otelctx.keys import EnvSource
 from otelctx.mismatch import Mismatch
 from otelctx.ownership import MARKER
@@ -155,7 +155,7 @@ def _claim(child: Mapping[str, str], process: Mapping[str, str]) -> dict[str, st
     granted = binding.claim()
     if _SPAWNING.get():
         return {MARKER: None}
-    if isinstance(granted, Claim):
+    if isinstance(granted, Claim) and not isinstance(granted, Inherited):
         others = {name: None for name in (*child, *process) if _is_claims(name)}  # of the task that it is not
         parts = {name: getattr(granted, part) for part, name in _parts.items()}
         return {**others, **parts, MARKER: None}

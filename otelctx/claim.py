@@ -6,7 +6,7 @@ tombstone: it beats the environment, travels through every further hop, and ends
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Final, Literal, TypeAlias
 
 State: TypeAlias = Literal["held", "none", "shed"]
@@ -28,6 +28,21 @@ class Claim:
         token = "" if self.token is None else ", token=…"
         parts = f"task_id={self.task_id!r}, holder={self.holder!r}, attempt={self.attempt!r}, pid={self.pid!r}{token}"
         return f"Claim({parts})"
+
+
+class Inherited(Claim):
+    """A claim that a process holds by its environment, and that came here with its work: held, and not handed on.
+
+    A child of that work is no holder, as a child of that process is none.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Claim) and astuple(self) == astuple(other)
+
+    __hash__ = Claim.__hash__
+    __repr__ = Claim.__repr__
 
 
 SHED: Final = "shed"

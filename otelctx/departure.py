@@ -49,6 +49,27 @@ class Departure:
         self.spanned = spans.wanted_for(kind, snapshot.otel_departed)
         """Whether the hop has a span: decided here, since its parent may have ended by the time it arrives."""
 
+    @classmethod
+    def carried(
+        cls,
+        snapshot: Snapshot,
+        kind: int,
+        *,
+        name: str | None,
+        place: Place | None,
+        trail: tuple[str, ...],
+        waited: float,
+        spanned: bool,
+        is_asked: bool,
+    ) -> Departure:
+        """What departed from another process `waited` seconds ago: a clock that runs evenly is each process's own."""
+        departure = cls.__new__(cls)
+        departure.captured = departure.snapshot = snapshot
+        departure.kind, departure.called, departure.name = kind, None, name
+        departure.place, departure.trail, departure.clock = place, trail, time.monotonic() - waited
+        departure.found, departure.is_asked, departure.spanned = [], is_asked, spanned
+        return departure
+
     def again(self, kind: int) -> Departure:
         """The same departure for one more arrival, of `kind`: the items of a batch arrive one by one."""
         departure = Departure.__new__(Departure)

@@ -51,6 +51,11 @@ def of_process() -> Claim | None:
     return Claim(task_id, parts.get("holder"), parts.get("attempt"), parts.get("token"), os.getpid())
 
 
+def has_variables() -> bool:
+    """Whether it is known in which variables an environment holds a claim."""
+    return bool(_variables)
+
+
 def is_declared() -> bool:
     """Whether the process's environment holds a claim that may change hands under us."""
     return bool(_variables) and of_process() is not None

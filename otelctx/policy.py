@@ -47,6 +47,9 @@ NAMES: Final = (
 EXPLICIT: Final = len(NAMES)
 """A snapshot that the application itself captured and replays: no hop of any kind, and nothing to compare."""
 
+WORKERS: Final = (EXECUTOR, PROCESS)
+"""Kinds that arrive in a worker's own context, which is nobody else's."""
+
 KEYS: Final[dict[Kind, Policy]] = {CRON: "mint", SERVICE: "shed"}
 """What a key does at a kind of hop; ``inherit`` where the kind is not named."""
 
@@ -64,7 +67,7 @@ def for_key(key: Key, kind: Kind) -> Policy:
 
 def changes_ordinary_hops(keys: Iterable[Key]) -> bool:
     """Whether a policy of one of `keys` makes a hop that otherwise inherits mint or shed."""
-    return any(for_key(key, kind) != "inherit" for key in keys for kind in (THREAD, EXECUTOR, CALLBACK, QUEUE))
+    return any(for_key(key, kind) != "inherit" for key in keys for kind in (THREAD, EXECUTOR, CALLBACK, QUEUE, PROCESS))
 
 
 def fresh(kind: Kind) -> str:

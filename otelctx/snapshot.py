@@ -54,6 +54,7 @@ class Snapshot:
         "otel_departed",
         "otel_set",
         "owner",
+        "packed",
         "size",
     )
 
@@ -90,6 +91,8 @@ class Snapshot:
         """What the prepared context says for the OpenTelemetry Context, None where it says nothing."""
         self.owner: owners.Owner | None = owners.of(after)
         """Whose the work is; None where it is nobody's."""
+        self.packed: str
+        """As text, once it has gone to another process (unset before that); see `otelctx.carrier`."""
         self.counts: tuple[Callable[[], int], ...] = EMPTY
         """How to count its arrival, by the kind of hop."""
         if not after.is_empty:
@@ -274,6 +277,11 @@ def _never_detailed(otel: Any) -> bool:
 
 
 _is_detailed: Callable[[Any], bool] = _never_detailed
+
+
+def is_detailed(otel: Any) -> bool:
+    """Whether a hop in the OpenTelemetry Context `otel` has a span or a comparison."""
+    return _is_detailed(otel)
 
 
 def refresh(is_detailed: Callable[[Any], bool] | None = None) -> None:

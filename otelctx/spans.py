@@ -53,6 +53,11 @@ def wanted_for(kind: int, otel: Any) -> bool:
     return wanted(otel)
 
 
+def wanted_after(departed: bool) -> bool:
+    """Whether a hop from another process has a span here, where that one `departed` with the wish for it."""
+    return ((departed and _wanted == "auto") or _wanted == "always") and "opentelemetry.sdk.trace" in sys.modules
+
+
 def _tracer() -> Tracer:
     from opentelemetry import trace
 

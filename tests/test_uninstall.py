@@ -258,6 +258,11 @@ DRIVEN = {
     "multiprocessing.pool:ThreadPool._map_async",
     "multiprocessing.pool:ThreadPool.imap",
     "multiprocessing.pool:ThreadPool.imap_unordered",
+    # Which a ThreadPool inherits.
+    "multiprocessing.pool:Pool.apply_async",
+    "multiprocessing.pool:Pool._map_async",
+    "multiprocessing.pool:Pool.imap",
+    "multiprocessing.pool:Pool.imap_unordered",
     "opentelemetry.sdk.trace:Tracer.start_span",
 }
 """The patches that these hops go through."""

@@ -33,13 +33,14 @@ def modules() -> tuple[ModuleType, ...]:
         futures,
         owners,
         pools,
+        processes,
         subprocess,
         threads,
         tracing,
     )
 
     del environ, functions, owners
-    return threads, futures, callbacks, pools, subprocess, tracing, baggage
+    return threads, futures, callbacks, pools, processes, subprocess, tracing, baggage
 
 
 def apply(settings: Config) -> None:

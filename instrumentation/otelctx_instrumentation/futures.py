@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from otelctx import arrival, compare, faults, mode
 from otelctx.departure import Departure
-from otelctx.owners import NOTE
 from otelctx.policy import EXECUTOR
 from otelctx.snapshot import Snapshot, arrive, depart
 from otelctx_instrumentation import theirs
 from otelctx_instrumentation.brought import context_of
+from otelctx_instrumentation.owners import cannot_note, note
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
@@ -55,32 +55,19 @@ def _submit(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
                     future = original(self, arrive, captured, EXECUTOR, fn, args, kwargs)
                     if captured.owner is not None:
                         try:
-                            future._otelctx_owner = captured.owner  # `_note`, without what a call costs
+                            future._otelctx_owner = captured.owner  # `note`, without what a call costs
                         except Exception as exc:
-                            _cannot_note(future, exc)
+                            cannot_note(future, exc)
                     return future
         if not active.on:
             return original(self, fn, *args, **kwargs)
         owner, call = _call(fn, args, kwargs)
         future = original(self, *call)
         if owner is not None:
-            _note(future, owner)
+            note(future, owner)
         return future
 
     return submit
-
-
-def _note(future: Any, owner: Owner) -> None:
-    """Let a future have its owner with it."""
-    try:
-        setattr(future, NOTE, owner)
-    except Exception as exc:
-        _cannot_note(future, exc)
-
-
-def _cannot_note(future: Any, exc: Exception) -> None:
-    # Somebody's stand-in for a future.
-    faults.internal_error("owners", exc, f"the owner of a {type(future).__name__} is not recorded")
 
 
 def _call(

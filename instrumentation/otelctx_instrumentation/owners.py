@@ -11,11 +11,13 @@ What a service thread does is nobody's, and is not recorded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from otelctx import faults, flow, owners
+from otelctx.owners import NOTE
 
 if TYPE_CHECKING:
+    from otelctx.owners import Owner
     from otelctx.snapshot import Snapshot
 
 
@@ -29,6 +31,19 @@ def spawned(handle: object, captured: Snapshot | None = None) -> bool:
     except Exception as exc:
         faults.internal_error("owners", exc, f"the owner of a {type(handle).__name__} is not recorded")
         return False
+
+
+def note(future: Any, owner: Owner) -> None:
+    """Let a future have its `owner` with it. Never raises."""
+    try:
+        setattr(future, NOTE, owner)
+    except Exception as exc:
+        cannot_note(future, exc)
+
+
+def cannot_note(future: object, exc: Exception) -> None:
+    """Report that a future (somebody's stand-in for one) does not take a note of its owner. Never raises."""
+    faults.internal_error("owners", exc, f"the owner of a {type(future).__name__} is not recorded")
 
 
 def not_spawned(handle: object) -> None:

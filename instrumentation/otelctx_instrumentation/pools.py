@@ -1,20 +1,23 @@
-"""Thread pools of ``multiprocessing.pool``.
+"""Pools of ``multiprocessing.pool``: ``Pool`` and ``ThreadPool``.
 
 What is patched and why there: ``apply``, ``map`` and ``starmap`` go through ``apply_async`` and ``_map_async``;
 ``imap`` and ``imap_unordered`` stand alone. The function is replaced by one that arrives as the call departed, for
-each item of a chunk, and so are the result callbacks, which the pool's own thread runs. Only on ``ThreadPool``: what
-its parent class ``Pool`` hands to processes has to be pickled.
+each item of a chunk, and so are the result callbacks, which the pool's own thread runs. ``Pool`` sends its function to
+processes: what is sent then pickles where the function does (`otelctx.carrier`).
 
-What escapes: an iterable that ``imap`` consumes in the pool's own thread is run there, as without otelctx.
+What escapes: an iterable that ``imap`` consumes in the pool's own thread is run there, as without otelctx. Of a
+``Pool``, what `otelctx_instrumentation.processes` says of processes that may not be able to import otelctx.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from otelctx import arrival, compare, faults
+from otelctx import arrival, carrier, compare, faults
+from otelctx.carrier import Carried
 from otelctx.departure import Departure
-from otelctx.policy import CALLBACK, EXECUTOR
+from otelctx.policy import CALLBACK, EXECUTOR, PROCESS
 from otelctx.snapshot import Snapshot, arrive, depart
 from otelctx_instrumentation.brought import context_of
 from otelctx_instrumentation.patching import Active, Patch
@@ -26,11 +29,12 @@ if TYPE_CHECKING:
 class _Departed:
     """What one call took along; emptied when its result callback has run, since results outlive their work."""
 
-    __slots__ = ("departure", "snapshot")
+    __slots__ = ("can_arrive", "departure", "snapshot")
 
-    def __init__(self, captured: Snapshot) -> None:
+    def __init__(self, captured: Snapshot, kind: int, pool: Any) -> None:
+        self.can_arrive = kind == EXECUTOR or carrier.can_arrive(pool._ctx.get_start_method())
         self.snapshot: Snapshot | None = captured
-        self.departure = Departure(captured, EXECUTOR) if captured.detailed else None
+        self.departure = Departure(captured, kind) if captured.detailed else None
 
 
 class _Carried:
@@ -70,25 +74,36 @@ def _carried(fn: Any, departed: _Departed, kind: int) -> Any:
     return _Carried(fn, departed, kind)
 
 
-def _carrying(callbacks: int | None) -> Callable[[Callable[..., Any], Active], Callable[..., Any]]:
+def _sent(fn: Any, departed: _Departed, kind: int) -> Any:
+    """What a pool of processes is given for `fn`."""
+    if not callable(fn) or departed.snapshot is None or context_of(fn) is not None or not departed.can_arrive:
+        return fn
+    if departed.departure is not None:
+        departed.departure.called = fn
+    return Carried(*carrier.packed(departed.departure or departed.snapshot, kind), fn)
+
+
+def _carrying(callbacks: int | None, *, sent: bool) -> Callable[[Callable[..., Any], Active], Callable[..., Any]]:
     """The replacement of a method that takes a function, and result callbacks besides.
 
-    Callbacks are the positional arguments from `callbacks` (after the function) on, or given by their names.
+    Callbacks are the positional arguments from `callbacks` (after the function) on, or given by their names. `sent`:
+    the function goes to a process.
     """
+    kind, carry = (PROCESS, _sent) if sent else (EXECUTOR, _carried)
 
     def replace(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
         def call(self: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-            if active.on:
+            if active.on and isinstance(self, sys.modules["multiprocessing.pool"].ThreadPool) is not sent:
                 try:
-                    departed = _Departed(depart())
-                    func = _carried(func, departed, EXECUTOR)
+                    departed = _Departed(depart(), kind, self)
+                    func = carry(func, departed, kind)
                     if callbacks is not None:
                         plain, given = args[:callbacks], args[callbacks:]
                         args = (*plain, *(_carried(fn, departed, CALLBACK) for fn in given))
                         named = kwargs.keys() & {"callback", "error_callback"}
                         kwargs |= {name: _carried(kwargs[name], departed, CALLBACK) for name in named}
                 except Exception as exc:
-                    faults.internal_error("thread pool", exc)
+                    faults.internal_error("pool", exc)
             return original(self, func, *args, **kwargs)
 
         return call
@@ -97,8 +112,13 @@ def _carrying(callbacks: int | None) -> Callable[[Callable[..., Any], Active], C
 
 
 PATCHES = (
-    Patch("multiprocessing.pool", "ThreadPool.apply_async", _carrying(2)),
-    Patch("multiprocessing.pool", "ThreadPool._map_async", _carrying(3)),
-    Patch("multiprocessing.pool", "ThreadPool.imap", _carrying(None)),
-    Patch("multiprocessing.pool", "ThreadPool.imap_unordered", _carrying(None)),
+    # ThreadPool first: its originals are then `Pool`'s own.
+    Patch("multiprocessing.pool", "ThreadPool.apply_async", _carrying(2, sent=False)),
+    Patch("multiprocessing.pool", "ThreadPool._map_async", _carrying(3, sent=False)),
+    Patch("multiprocessing.pool", "ThreadPool.imap", _carrying(None, sent=False)),
+    Patch("multiprocessing.pool", "ThreadPool.imap_unordered", _carrying(None, sent=False)),
+    Patch("multiprocessing.pool", "Pool.apply_async", _carrying(2, sent=True)),
+    Patch("multiprocessing.pool", "Pool._map_async", _carrying(3, sent=True)),
+    Patch("multiprocessing.pool", "Pool.imap", _carrying(None, sent=True)),
+    Patch("multiprocessing.pool", "Pool.imap_unordered", _carrying(None, sent=True)),
 )

@@ -119,15 +119,6 @@ def _is_infrastructure(arguments: Iterable[Any]) -> bool:
     return any(os.fsdecode(argument).startswith(_INFRASTRUCTURE) for argument in arguments)
 
 
-def _start_process(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
-    def start(self: Any) -> None:
-        original(self)
-        if active.on:
-            owners.spawned(self)
-
-    return start
-
-
 def _fork_exec(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     # fork_exec(args, executable_list, close_fds, pass_fds, cwd, env, …); an env of None is the C environment.
     position = 5
@@ -185,5 +176,4 @@ PATCHES = (
     Patch("os", "spawnvpe", _spawn_with_environment),
     Patch("os", "system", _system),
     Patch("_posixsubprocess", "fork_exec", _fork_exec),
-    Patch("multiprocessing.process", "BaseProcess.start", _start_process),
 )
