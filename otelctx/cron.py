@@ -14,13 +14,15 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from otelctx import arrival, flow, policy, snapshot
+from otelctx import arrival, flow, policy, runtime, snapshot
 from otelctx.departure import Departure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from types import TracebackType
+
+    from opentelemetry.trace import SpanContext
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,12 +74,25 @@ def observed(runner: str, job: str) -> Iterator[None]:
             pass
 
 
-def departure(runner: str, job: str, called: object = None) -> Departure:
-    """A hop of the current context into one run of `job`, which is the function `called`."""
+def departure(runner: str, job: str, called: object = None, *, cause: SpanContext | None = None) -> Departure:
+    """A hop of the current context into one run of `job`, which is the function `called`.
+
+    `cause`: whose doing the run is, where that is not the current span.
+    """
     key = key_of_run(runner, job)
     departing = Departure(snapshot.depart_as(policy.CRON, key), policy.CRON, called=called, name=job)
+    departing.cause = cause
     _under_way[key] = departing
     return departing
+
+
+def cause() -> SpanContext | None:
+    """The current span, as the cause of runs to come: by its context only, which keeps nothing alive."""
+    span = runtime.span_of(runtime.variable.get()) if runtime.is_adopted() else None
+    if span is None:
+        return None
+    found = span.get_span_context()
+    return found if found.is_valid else None
 
 
 def is_asynchronous(fn: object) -> bool:

@@ -10,6 +10,8 @@ from otelctx import snapshot as snapshots
 from otelctx.place import TRAIL
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
+
     from otelctx.mismatch import Mismatch, Place
     from otelctx.snapshot import Snapshot
 
@@ -21,6 +23,7 @@ class Departure:
         "__weakref__",
         "called",
         "captured",
+        "cause",
         "clock",
         "found",
         "is_asked",
@@ -46,6 +49,8 @@ class Departure:
         self.found: list[Mismatch] = []
         self.is_asked = ambient.is_asking()
         """Whether a getter departs, which has been asked by an arrival: its own arrivals do not ask again."""
+        self.cause: SpanContext | None = None
+        """Whose doing a run is, where that is not the departed span."""
         self.spanned = spans.wanted_for(kind, snapshot.otel_departed)
         """Whether the hop has a span: decided here, since its parent may have ended by the time it arrives."""
 
@@ -68,6 +73,7 @@ class Departure:
         departure.kind, departure.called, departure.name = kind, None, name
         departure.place, departure.trail, departure.clock = place, trail, time.monotonic() - waited
         departure.found, departure.is_asked, departure.spanned = [], is_asked, spanned
+        departure.cause = None
         return departure
 
     def again(self, kind: int) -> Departure:
@@ -77,7 +83,7 @@ class Departure:
         departure.captured, departure.place, departure.clock = self.captured, self.place, self.clock
         departure.trail, departure.kind, departure.found = self.trail, kind, []
         departure.called, departure.name, departure.spanned = self.called, self.name, self.spanned
-        departure.is_asked = self.is_asked
+        departure.is_asked, departure.cause = self.is_asked, self.cause
         return departure
 
     def named(self, fn: object) -> str:

@@ -92,13 +92,17 @@ def start_hop_span(departure: Departure, fn: object, otel: Any) -> Span | None:
         known = threading._active.get(attributes["thread.id"])
         if known is not None:
             attributes["thread.name"] = known.name
-    cause = runtime.span_of(departed) if departure.kind == policy.CRON else None
+    causes = []
+    if departure.kind == policy.CRON:
+        causing = runtime.span_of(departed)
+        cause = departure.cause or (None if causing is None else causing.get_span_context())
+        causes = [] if cause is None else [Link(cause)]
     span = _tracer().start_span(
         f"{kind} {departure.named(fn)}",
         context=otel,
         kind=SpanKind.CONSUMER if departure.kind in (policy.TASK, policy.RETRY) else SpanKind.INTERNAL,
         attributes=attributes,
-        links=[Link(cause.get_span_context())] if cause is not None else [],
+        links=causes,
     )
     metrics.record_wait(kind, wait, otel)
     return span

@@ -21,28 +21,23 @@ import os
 import time
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otelctx import alerts, cron, faults, flow, metrics, mode, policy, runtime
-from otelctx import arrival as arrivals
+from otelctx import alerts, cron, faults, flow, metrics, policy, runtime, spans
 from otelctx import snapshot as snapshots
-from otelctx.claim import SHED, Claim
+from otelctx.claim import SHED, Claim, Inherited
 from otelctx.departure import Departure
 from otelctx.keys import MISSING
 from otelctx.mismatch import Mismatch
+from otelctx.runs import Arrival
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
-    from types import TracebackType
+    from collections.abc import Mapping
 
     from otelctx.claim import ClaimState
     from otelctx.flow import Flow
     from otelctx.keys import ContextVarSource, Key
     from otelctx.snapshot import Snapshot
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 NAME: Final = "otelctx"
 """What a carrier is called among a message's headers, labels or options, where a runner names such things."""
@@ -110,7 +105,7 @@ def _written(departing: Snapshot, kind: int) -> str:
     said: dict[str, Any] = {"t": round(time.time(), 6), "n": os.urandom(6).hex()}
     if kind == policy.CRON:
         said["cron"] = 1
-    if isinstance(now.claim, Claim):
+    if isinstance(now.claim, Claim) and not isinstance(now.claim, Inherited):
         parts = {"task_id": now.claim.task_id, "holder": now.claim.holder, "attempt": now.claim.attempt}
         said["claim"] = {part: value for part, value in parts.items() if value is not None}
         if not all(map(_fits, said["claim"].values())):
@@ -275,44 +270,6 @@ def _read_parent(parent: object, state: str) -> Any:
     return SpanContext(numbers[0], numbers[1], is_remote=True, trace_flags=TraceFlags(numbers[2]), trace_state=carried)
 
 
-class Arrival:
-    """One run of a message: `run` a function, or enter it as a ``with`` block, once.
-
-    A block is for runners that tell of a run by two calls, in one thread or one greenlet: it changes the context in
-    place, and what the work leaves in an application's variable that was absent can then only be cleared, not unset.
-    """
-
-    __slots__ = ("_block", "_called", "_is_watched", "departure")
-
-    def __init__(self, departure: Departure, called: object) -> None:
-        self.departure = departure
-        self._called = called
-        self._is_watched = mode.current() == "observe"
-        self._block: AbstractContextManager[None] | None = None
-
-    def run(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call `fn` as the message departed; what it returns or raises is passed on."""
-        departure = self.departure
-        try:
-            if self._is_watched:
-                return arrivals.observed(departure, fn, args, kwargs)
-            return arrivals.replayed(departure, fn, args, kwargs)
-        finally:
-            del departure, fn, args, kwargs
-
-    def __enter__(self) -> None:
-        enter = arrivals.watched if self._is_watched else arrivals.entered
-        self._block = enter(self.departure, self._called)
-        self._block.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        block, self._block = self._block, None
-        if block is not None:
-            block.__exit__(kind, exc, traceback)
-
-
 def arrival(
     carrier: object,
     *,
@@ -342,11 +299,18 @@ def arrival(
         faults.internal_error("task", exc, "a message's carrier is not read")
     kind = policy.CRON if is_cron or said.is_cron else policy.TASK if attempt <= 1 else policy.RETRY
     minted = cron.key_of_run(runner, job) if kind == policy.CRON else _key_of_message(runner, job, said.nonce)
-    departing = Departure(_arriving(said, kind, minted, attempt, is_tick=is_cron), kind, called=called, name=job)
-    # Where it departed is another process's, or another time's.
-    departing.place, departing.trail, departing.is_asked = None, (), False
-    if said.departed is not None:
-        departing.clock -= max(0.0, time.time() - said.departed)
+    snapshot = _arriving(said, kind, minted, attempt, is_tick=is_cron)
+    departing = Departure.carried(
+        snapshot,
+        kind,
+        name=job,
+        place=None,
+        trail=(),
+        waited=0.0 if said.departed is None else max(0.0, time.time() - said.departed),
+        spanned=spans.wanted_for(kind, snapshot.otel_departed),
+        is_asked=False,
+    )
+    departing.called = called
     if why:
         key, name = flow.registry.keys[0].name, policy.NAMES[kind]
         alerts.deliver(Mismatch(key, "forged", None, None, f"message: {why}", "dropped", hop_kind=name))

@@ -8,16 +8,20 @@ nobody declared is the worker's, so the worker gets it back, and its later tasks
 from __future__ import annotations
 
 from contextvars import Context, ContextVar, Token, copy_context
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from otelctx import ambient, faults, flow, runtime
+from otelctx import ambient, faults, flow, mode, runtime
 from otelctx.keys import MISSING
 from otelctx.place import TRAIL
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from otelctx.flow import Flow
     from otelctx.snapshot import Set
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _HERE: Final[ContextVar[None]] = ContextVar("otelctx.here", default=None)
 """A token of it resets only in the context in which it was made, which tells a context from its copies."""
@@ -154,6 +158,21 @@ def give_back(rebuilt: Context) -> None:
     for var, value in rebuilt.items():
         if var not in declared and var.get(MISSING) is not value:
             var.set(value)
+
+
+def serving(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call `fn`, which serves everybody (a worker's or a scheduler's loop), in a context without key, claim and span.
+
+    In the current context, where nothing of that is in it, and in observe. What it returns or raises is passed on.
+    """
+    here = copy_context()
+    if mode.current() == "observe" or declared.isdisjoint(here):
+        return fn(*args, **kwargs)
+    rebuilt = without_declared(here)
+    try:
+        return rebuilt.run(fn, *args, **kwargs)
+    finally:
+        give_back(rebuilt)
 
 
 def neutral() -> Context:

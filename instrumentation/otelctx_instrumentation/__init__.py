@@ -26,6 +26,7 @@ def load() -> None:
 def modules() -> tuple[ModuleType, ...]:
     """The modules whose patches depend on no setting, in the order in which they are applied."""
     from otelctx_instrumentation import (
+        apscheduler,
         baggage,
         callbacks,
         environ,
@@ -40,7 +41,7 @@ def modules() -> tuple[ModuleType, ...]:
     )
 
     del environ, functions, owners
-    return threads, futures, callbacks, pools, processes, subprocess, tracing, baggage
+    return threads, futures, callbacks, pools, processes, subprocess, tracing, baggage, apscheduler
 
 
 def apply(settings: Config) -> None:
