@@ -40,6 +40,8 @@ def sentence(mismatch: Mismatch) -> str:
     text += f": expected {_shown(mismatch.expected)}, found {_shown(mismatch.observed)}"
     if mismatch.source:
         text += f" in {mismatch.source}"
+    if mismatch.detail:
+        text += f" ({mismatch.detail})"
     text += f"; {_DONE[mismatch.action]}."
     if mismatch.place:
         text += f" It departed from {mismatch.place.function} ({mismatch.place.file}:{mismatch.place.line})."

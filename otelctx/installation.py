@@ -104,8 +104,6 @@ def _apply(settings: Config, *, unless_installed: bool = False) -> None:
         otelctx_instrumentation.apply(settings)
         activation.disarm()  # after it, so that there is no moment without either
         metrics.register()
-    for problem in border.unsupported(settings.baggage):
-        faults.internal_error("configuration", message=problem)
     flow.discover(_report_source)
     _watch_modules(_generation)
 

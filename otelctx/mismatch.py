@@ -24,7 +24,8 @@ class Mismatch:
 
     `expected` and `observed` are the values as they are (None: no value); what is exported of them is decided by
     `telemetry.values`. `source` names where the observed value came from. `trail` has the last hops, oldest first.
-    `held_back` says how many alerts like this one were counted and not repeated since the last one.
+    `held_back` says how many alerts like this one were counted and not repeated since the last one. `detail` says why,
+    where the reason alone leaves that open.
     """
 
     key: str
@@ -37,6 +38,7 @@ class Mismatch:
     trail: tuple[str, ...] = ()
     place: Place | None = None
     held_back: int = 0
+    detail: str | None = None
 
 
 class MismatchError(RuntimeError):

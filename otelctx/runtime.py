@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from opentelemetry.context.context import Context
     from opentelemetry.trace import Span
@@ -20,6 +20,8 @@ MAX_VALUE_BYTES: Final = 1024
 """The longest value, percent-encoded, that a baggage entry of ours may have."""
 MAX_MEMBERS: Final = 64
 """W3C Baggage: how many entries every hop must pass on; with more, ours stay out."""
+MAX_BYTES: Final = 8192
+"""W3C Baggage: how long a header every hop must pass on; where it would get longer, ours stay out."""
 
 _unused: ContextVar[Any] = ContextVar("otelctx.no_opentelemetry", default=None)
 
@@ -139,13 +141,53 @@ def with_baggage(context: Context, held: dict[str, object] | None) -> Context:
     return names.set_value(names.baggage, held or {}, context)
 
 
+def with_entry(context: Context | None, name: str, value: object) -> Context:
+    """`context` with an entry of its own under `name`."""
+    return (_found or _names()).set_value(name, value, context)
+
+
+def unfit(value: str) -> str | None:
+    """Why `value` cannot be a baggage entry, or None where it can."""
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            return "its value is not text that UTF-8 can hold"
+    if len(value) * 12 > MAX_VALUE_BYTES and encoded_size(value) > MAX_VALUE_BYTES:
+        return f"its value is longer than {MAX_VALUE_BYTES} bytes once encoded"
+    return None
+
+
+def crowded(held: Mapping[str, object], name: str, value: str) -> str | None:
+    """Why there is no room for an entry beside those of `held`, or None where there is."""
+    if len(held) >= MAX_MEMBERS:
+        return f"there are {len(held)} other entries, and {MAX_MEMBERS} is the limit"
+    parts = [name, value]
+    for pair in held.items():
+        parts.extend(part if type(part) is str else _text_of(part) for part in pair)
+    # A character is at most twelve bytes, and each entry has an equals sign and a comma.
+    if (
+        sum(map(len, parts)) * 12 + len(parts) > MAX_BYTES
+        and sum(map(encoded_size, parts)) + len(parts) - 1 > MAX_BYTES
+    ):
+        return f"with the other entries it would be longer than {MAX_BYTES} bytes"
+    return None
+
+
+def _text_of(part: object) -> str:
+    try:
+        return str(part)
+    except Exception:  # somebody's object, which no propagator will be able to write either
+        return ""
+
+
 def merged(
     held: dict[str, object] | None, entries: Iterable[tuple[str, str | None]], refuse: Callable[[str, str], None]
 ) -> dict[str, object] | None:
     """The baggage `held` with `entries`: a value sets one, None removes it; `held` itself where nothing changes.
 
-    A value that is too long for baggage, or one for which other people's entries leave no room, is left out and told
-    to `refuse` (name, why).
+    A value that baggage cannot hold, or one for which other people's entries leave no room, is left out and told to
+    `refuse` (name, why).
     """
     before = held or {}
     wanted = [(name, value) for name, value in entries if before.get(name) != value]
@@ -156,10 +198,9 @@ def merged(
         changed.pop(name, None)
         if value is None:
             continue
-        if encoded_size(value) > MAX_VALUE_BYTES:
-            refuse(name, f"its value is longer than {MAX_VALUE_BYTES} bytes once encoded")
-        elif len(changed) >= MAX_MEMBERS:
-            refuse(name, f"there are {len(changed)} other entries, and {MAX_MEMBERS} is the limit")
-        else:
+        why = unfit(value) or crowded(changed, name, value)
+        if why is None:
             changed[name] = value
+        else:
+            refuse(name, why)
     return held if changed == before else changed

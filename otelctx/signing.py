@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import time
 from _thread import RLock  # re-entrant: a signal handler may interrupt the thread that holds it
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from otelctx import forks
 
@@ -74,12 +74,10 @@ def verify(signature: object, purpose: str, *parts: str | bytes) -> bool:
     False for whatever is no signature, for parts that have none, and where there is no usable secret. Never raises.
     """
     try:
-        if not isinstance(signature, str) or not signature.isascii():
-            return False
         from hmac import compare_digest
 
         message = _message(purpose, parts)
-        return any(compare_digest(_signature(secret, message), signature) for secret in _secrets())
+        return any(compare_digest(_signature(secret, message), cast("str", signature)) for secret in _secrets())
     except Exception:
         return False
 
@@ -118,7 +116,7 @@ class ReplayWindow:
     process that gets a message may repeat it once in each. A forked child knows what its parent had seen.
     """
 
-    __slots__ = ("_at_most", "_clock", "_horizon", "_oldest", "_seconds", "_seen")
+    __slots__ = ("_at_most", "_clock", "_oldest", "_seconds", "_seen")
 
     def __init__(self, seconds: float, at_most: int, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since the epoch, as the timestamps are."""
@@ -127,7 +125,6 @@ class ReplayWindow:
         self._clock = clock
         self._seen: set[tuple[float, bytes]] = set()
         self._oldest: list[tuple[float, bytes]] = []  # a heap of what is in `_seen`
-        self._horizon = float("-inf")
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -145,15 +142,13 @@ class ReplayWindow:
                 return False
             entry = (float(timestamp), _bytes(nonce))
             with _lock:
-                if timestamp <= self._horizon or entry in self._seen:
+                if entry in self._seen:
                     return False
                 self._seen.add(entry)
                 heappush(self._oldest, entry)
-                while self._oldest and (self._oldest[0][0] < now - self._seconds or len(self._seen) > self._at_most):
-                    if len(self._seen) > self._at_most:
-                        self._horizon = self._oldest[0][0]
+                while self._oldest[0][0] < now - self._seconds or len(self._seen) > self._at_most:
                     self._seen.discard(heappop(self._oldest))
-                return entry in self._seen
+                return entry in self._seen  # else it is older than all that a full memory holds
         except Exception:
             return False
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -238,7 +240,9 @@ def test_a_full_window_gets_shorter_and_lets_nothing_through_twice() -> None:
     assert not window.is_fresh(1000, "late")
 
 
-def test_of_many_threads_with_one_message_one_is_told_that_it_is_fresh() -> None:
+def test_of_many_threads_with_one_message_one_is_told_that_it_is_fresh(request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)
     window = ReplayWindow(60, 10_000, Clock())
     start = threading.Barrier(8)
     fresh: list[int] = []
