@@ -3,6 +3,7 @@
 #   make demo                    a gateway that misroutes approvals, and what otelctx does about it
 #   make test [PYTHON=python3.X] the test suite      (ARGS="-k pool" goes to pytest)
 #   make cpython [PYTHON=…]      CPython's own tests of what is patched, with otelctx and without (ARGS="--quick")
+#   make soak [PYTHON=…]         a million hops of 64 threads with everything that goes wrong (ARGS="--seconds 60")
 #   make lint | hosts | fuzz | bench | clean
 
 PYTHON ?= python3
@@ -39,7 +40,7 @@ define environment
 	touch $@
 endef
 
-.PHONY: help demo test cpython lint hosts fuzz bench clean
+.PHONY: help demo test cpython lint hosts fuzz soak bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -71,6 +72,9 @@ hosts: $(VENV)/.ready
 # The suite runs a few hundred of these trees; this is the whole claim.
 fuzz: $(VENV)/.ready
 	OTELCTX_FUZZ_TREES=10000 $(BIN)/python -m pytest tests/test_fuzz.py --timeout=3600 $(ARGS)
+
+soak: $(VENV)/.ready
+	$(BIN)/python -m tests.soak $(ARGS)
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -11,7 +11,7 @@ The hot path (`otelctx.snapshot.arrive`) covers work that arrives in an empty co
 from __future__ import annotations
 
 from contextlib import contextmanager
-from contextvars import Context, ContextVar, Token, copy_context
+from contextvars import ContextVar, Token, copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from otelctx import alerts, ambient, compare, faults, flow, mode, policy, runtime, spans, workers
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from otelctx.departure import Departure
     from otelctx.flow import Flow
-    from otelctx.keys import ContextVarSource
     from otelctx.snapshot import Snapshot
 
 R = TypeVar("R")
@@ -59,12 +58,15 @@ def among_others(
             finally:
                 home.busy = False
                 workers.hand_back(home)
+                if workers.is_stale(snapshot.cells, home.context):
+                    home.context.run(workers.forget, snapshot.flow)
         if kind not in policy.WORKERS and any(raw is MISSING for _, raw in snapshot.cells):
             return _elsewhere(snapshot, fn, args, kwargs)
         try:
             return inside(snapshot, fn, args, kwargs)
         finally:
             if workers.is_stale_here(snapshot.flow):
+                workers.clear(snapshot.flow)
                 workers.settle(snapshot.cells)
     finally:
         del snapshot, departure, home, inside, fn, args, kwargs
@@ -130,7 +132,7 @@ def attached(snapshot: Snapshot, *, whole: bool = False) -> Iterator[None]:
             continue  # else its token takes back what the block leaves there
         if raw is MISSING:
             source = by_var.get(var)
-            raw = MISSING if source is None else _like_absent(source)
+            raw = MISSING if source is None else source.like_absent()
             if raw is MISSING:
                 faults.internal_error(
                     "attached", message=f"{var.name} was absent at capture and cannot be unset in place"
@@ -166,7 +168,7 @@ def _take_away(snapshot: Snapshot, restored: set[ContextVar[Any]]) -> None:
         if var is None or var in restored or var.get(MISSING) is MISSING:
             continue
         if snapshot.flow.raws[snapshot.flow.registry.vars.index(var)] is MISSING:
-            cleared = _like_absent(source)
+            cleared = source.like_absent()
             if cleared is MISSING:
                 faults.internal_error("attached", message=f"{var.name} was set in a block and cannot be unset in place")
             else:
@@ -194,18 +196,6 @@ def _as_it_stands(snapshot: Snapshot) -> flow.State | None:
         for name, binding in state.bound.items()
     }
     return flow.State(bound, state.claim)
-
-
-def _like_absent(source: ContextVarSource) -> object:
-    if source.unset is not MISSING:
-        return source.unset
-    if source.empty:
-        return source.empty[0]
-    assert source.var is not None
-    try:
-        return Context().run(source.var.get)  # the variable's own default
-    except LookupError:
-        return MISSING
 
 
 def in_full(departure: Departure, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -138,6 +138,18 @@ class ContextVarSource(Source):
     def cleared(self) -> object:
         """The raw value that clears this source: its first ``empty`` value, or absent where it names none."""
         return self.empty[0] if self.empty else MISSING
+
+    def like_absent(self) -> object:
+        """What comes nearest to absent, in a context where the variable is set: `MISSING` where nothing does."""
+        if self.unset is not MISSING:
+            return self.unset
+        if self.empty:
+            return self.empty[0]
+        assert self.var is not None
+        try:
+            return Context().run(self.var.get)  # the variable's own default
+        except LookupError:
+            return MISSING
 
 
 class GetterSource(Source):

@@ -84,7 +84,7 @@ def keep(context: Context, otel: Any) -> None:
     try:
         left = context.get(runtime.variable, runtime.empty)
         if left is not otel or not declared.issuperset(context):
-            context.run(_let_go)
+            context.run(_let_go, otel)
             home = Home(context)
             HOME.set(home)
             hand_back(home)
@@ -92,10 +92,35 @@ def keep(context: Context, otel: Any) -> None:
         faults.internal_error("hand back", exc)
 
 
-def _let_go() -> None:
-    """Forget, in a worker's context, what the task that left it carried."""
+def _let_go(otel: Any) -> None:
+    """Forget, in the context of a task that becomes its worker's home, what the task carried: it may be a request.
+
+    No task sees what is put in its place: each arrives with variables of its own, or in a home without them.
+    """
     flow.STATE.set(None)
     flow.registry.flow.set(flow.registry.root)
+    if runtime.variable.get() is otel:
+        runtime.variable.set(runtime.empty)
+    forget(flow.registry.root)
+
+
+def forget(now: Flow) -> None:
+    """Let go of what is set in a home, the current context, and was absent in `now`: it cannot be unset there."""
+    for var, raw in zip(now.registry.vars, now.raws, strict=True):
+        if raw is MISSING and var.get(MISSING) is not MISSING:
+            var.set(MISSING)
+
+
+def clear(now: Flow) -> None:
+    """Clear what work has left in the current context, a worker's own, in variables that were absent in `now`.
+
+    They cannot be unset. One that has no ``unset`` or ``empty`` value, and no default, stays as it is.
+    """
+    for source, raw in zip(now.registry.settable, now.raws, strict=True):
+        if raw is MISSING and source.var is not None and source.var.get(MISSING) is not MISSING:
+            cleared = source.like_absent()
+            if cleared is not MISSING:
+                source.var.set(cleared)
 
 
 def hand_back(home: Home) -> None:
