@@ -46,9 +46,9 @@ def modules() -> tuple[ModuleType, ...]:
 
 def apply(settings: Config) -> None:
     """Patch every library that is imported, and each of the others as soon as it is. Idempotent."""
-    from otelctx_instrumentation import baggage, environ, functions, patching, subprocess, threads, tracing
+    from otelctx_instrumentation import baggage, environ, functions, patching, services, subprocess, tracing
 
-    threads.configure(settings.threads.service)
+    services.configure(settings.threads.service)
     for module in modules():
         patching.apply(module.PATCHES)
     patching.apply(baggage.patches(settings))

@@ -9,8 +9,8 @@ object in the instance's ``run`` that the new thread calls: that covers subclass
 A ``Timer`` that its own callback sets again, for the same function with the same arguments, is a scheduler: the first
 run inherits from whoever set it, each later one is a run of a cron job.
 
-*Service threads* (pool workers, exporters, scheduler loops; `SERVICE` and the configuration) serve everybody, so they
-start in a context without any key or span, whoever starts them.
+*Service threads* (pool workers, exporters, scheduler loops: see `services`) serve everybody, so they start in a context
+without any key or span, whoever starts them.
 
 What escapes: a subclass whose ``start`` never calls ``super().start()``, and ``_thread.start_new_thread``. An explicit
 ``Thread(context=…)`` (3.14) is its author's, and is left as it is.
@@ -19,10 +19,8 @@ What escapes: a subclass whose ``start`` never calls ``super().start()``, and ``
 from __future__ import annotations
 
 import os
-import re
 import sys
 from contextvars import Context, ContextVar
-from fnmatch import translate
 from operator import is_
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
@@ -32,58 +30,15 @@ from otelctx.departure import Departure
 from otelctx.policy import NAMES, THREAD
 from otelctx.policy import SERVICE as SERVICE_KIND
 from otelctx.snapshot import Snapshot, arrive, depart
-from otelctx_instrumentation import owners
+from otelctx_instrumentation import owners, services
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from threading import Thread
-
-SERVICE: Final = (
-    "concurrent.futures.thread:_worker",
-    "concurrent.futures.process:_ExecutorManagerThread.run",
-    "concurrent.futures.process:_queue_management_worker",
-    "multiprocessing.pool:worker",
-    "multiprocessing.pool:Pool._handle_*",
-    "multiprocessing.queues:Queue._feed",
-    "multiprocessing.managers:*",
-    "multiprocessing.resource_sharer:*",
-    "logging.handlers:QueueListener._monitor",
-    "opentelemetry.sdk.*",
-    "opentelemetry.exporter.*",
-    "grpc.*",
-    "sentry_sdk.*",
-    "ddtrace.*",
-    "apscheduler.schedulers.*",
-)
-"""``module:function`` globs of the targets (or ``run`` methods) of well-known service threads."""
 
 _cleared = metrics.hop_counter(NAMES[SERVICE_KIND], "cleared")
 _nothing = metrics.hop_counter(NAMES[THREAD], "empty")
-
-_known: dict[str, bool] = {}
-_KNOWN_AT_MOST: Final = 1024
-"""How many targets' answers are remembered."""
-
-_target_is_service: re.Pattern[str]
-_name_is_service: re.Pattern[str] | None
-
-
-def configure(service: Iterable[str]) -> None:
-    """Take `service` for service threads, besides the built-in ones: globs on names, or on ``module:function``."""
-    global _target_is_service, _name_is_service
-    given = tuple(service)
-    _target_is_service = _any_of([*SERVICE, *(glob for glob in given if ":" in glob)])
-    _known.clear()
-    names = [glob for glob in given if ":" not in glob]
-    _name_is_service = _any_of(names) if names else None
-
-
-def _any_of(globs: list[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(translate, globs)))
-
-
-configure(())
 
 _ABSENT: Final = object()
 
@@ -182,6 +137,10 @@ def _called(thread: Any) -> object:
     return getattr(thread, "_target", None) or thread.run
 
 
+_OWN_FRAMES: Final = 2
+"""Between `_is_started_by_submit` and the replacement of ``start``: to look at a frame is dear."""
+
+
 def _is_started_by_submit() -> bool:
     """Whether an executor starts the thread while work is submitted to it: a worker, whatever its target is."""
     frame = sys._getframe(_OWN_FRAMES).f_back
@@ -193,29 +152,6 @@ def _is_started_by_submit() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-_OWN_FRAMES: Final = 3
-"""Between `_is_started_by_submit` and the replacement of ``start``: to look at a frame is dear."""
-
-
-def _is_service_target(target: str) -> bool:
-    answer = _known.get(target)
-    if answer is None:
-        if len(_known) >= _KNOWN_AT_MOST:
-            _known.clear()
-        answer = _known[target] = _target_is_service.match(target) is not None
-    return answer
-
-
-def _is_service(thread: Thread) -> bool:
-    target = getattr(thread, "_target", None)
-    fn = target if target is not None else type(thread).run
-    module = getattr(fn, "__module__", None)
-    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-    if _is_service_target(f"{module}:{name}") or _is_started_by_submit():
-        return True
-    return _name_is_service is not None and _name_is_service.match(thread.name) is not None
 
 
 def _start(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
@@ -265,7 +201,7 @@ def _prepare(thread: Thread) -> tuple[Context | None, _Runner | None, bool]:
     started = getattr(thread, "_started", None)
     if started is None or started.is_set():  # the original says what is wrong
         return None, None, False
-    if _is_service(thread):
+    if services.is_service(thread) or _is_started_by_submit():
         _cleared()
         if mode.current() == "observe":
             return None, None, False

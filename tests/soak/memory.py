@@ -14,7 +14,7 @@ from otelctx import alerts, ambient, compare, cron, faults, flow, keys, metrics,
 from otelctx.departure import Departure
 from otelctx.snapshot import Snapshot
 from otelctx.workers import Home
-from otelctx_instrumentation import patching, threads, tracing
+from otelctx_instrumentation import patching, tracing
 
 OURS: Final = (flow.Flow, flow.State, flow.Binding, Snapshot, Departure, Home, owners.Owner)
 """Types whose instances are counted: a table that one of them is in need not be known here."""
@@ -33,7 +33,6 @@ def tables() -> dict[str, int]:
         "places of a split": len(ownership._split_at),
         "cron runs": len(cron._under_way),
         "files": len(place._is_plumbing),
-        "thread targets": len(threads._known),
         "span processors": len(tracing._attended),
         "meter providers": len(metrics._instruments),
         "hop counters": len(metrics._hops._ticks),

@@ -1,0 +1,151 @@
+"""Service threads: which threads serve everybody, whoever starts them.
+
+A pool's worker, an exporter, a scheduler's loop is started by whoever happens to need it first, often inside a session,
+and works for all of them afterwards. It starts neutral: no key, no span, the process's own claim.
+
+`SERVICES` names the well-known ones by what such a thread runs, ``module:function`` or ``module:Class.method``: its
+target, or its class's ``run``. A class counts for its subclasses that do not override the method. Each has been seen in
+its library's source. Names of threads are not used, nor patterns, which could catch an application's own.
+``threads.service`` of the configuration adds to them.
+
+Not here: what a library starts for one piece of work (a request's stream, a process's reader) is that work's.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from threading import Thread
+
+SERVICES: Final = {
+    # The standard library.
+    "concurrent.futures": (
+        "concurrent.futures.thread:_worker",
+        "concurrent.futures.process:_ExecutorManagerThread.run",
+    ),
+    "logging": (
+        "logging.handlers:QueueListener._monitor",
+        "logging.config:listen.<locals>.Server.run",
+    ),
+    "multiprocessing": (
+        "multiprocessing.pool:worker",
+        "multiprocessing.pool:Pool._handle_workers",
+        "multiprocessing.pool:Pool._handle_tasks",
+        "multiprocessing.pool:Pool._handle_results",
+        "multiprocessing.queues:Queue._feed",
+        "multiprocessing.managers:Server.accepter",
+        "multiprocessing.resource_sharer:_ResourceSharer._serve",
+    ),
+    # Worker threads that are kept for whoever needs one next, and loops that run what others hand to them.
+    "anyio": (
+        "anyio._backends._asyncio:WorkerThread.run",
+        "anyio._core._asyncio_selector_thread:Selector.run",
+        "anyio.from_thread:start_blocking_portal.<locals>.run_blocking_portal",
+    ),
+    "trio": ("trio._core._thread_cache:WorkerThread._work",),
+    # Telemetry.
+    "ddtrace": (
+        "ddtrace.vendor.dogstatsd.base:DogStatsd._start_flush_thread.<locals>._flush_thread_loop",
+        "ddtrace.vendor.dogstatsd.base:DogStatsd._sender_main_loop",
+    ),
+    "elastic-apm": (
+        "elasticapm.transport.base:Transport._process_queue",
+        "elasticapm.utils.threading:IntervalTimer.run",
+    ),
+    "logfire": (
+        "logfire._internal.config:LogfireConfig._initialize.<locals>.check_tokens",
+        "logfire._internal.exporters.otlp:DiskRetryer._run",
+        "logfire._internal.forwarding:OTLPForwardingPipeline._run",
+        "logfire.variables.remote:LogfireRemoteVariableProvider._sse_listener",
+        "logfire.variables.remote:LogfireRemoteVariableProvider._worker",
+    ),
+    "newrelic": (
+        "newrelic.core.agent:Agent._harvest_loop",
+        "newrelic.core.agent_control_health:agent_control_healthcheck_loop",
+        "newrelic.core.application:Application.connect_to_data_collector",
+        "newrelic.core.profile_sessions:ProfileSessionManager._profiler_loop",
+    ),
+    "opentelemetry-sdk": (
+        "opentelemetry.sdk._shared_internal:BatchProcessor.worker",
+        "opentelemetry.sdk.metrics._internal.export:PeriodicExportingMetricReader._ticker",
+    ),
+    "prometheus-client": (
+        "prometheus_client.bridge.graphite:_RegularPush.run",
+        "prometheus_client.exposition:start_wsgi_server.<locals>.TmpServer.serve_forever",
+    ),
+    "sentry-sdk": (
+        "sentry_sdk._batcher:Batcher._flush_loop",
+        "sentry_sdk.monitor:Monitor._ensure_running.<locals>._thread",
+        "sentry_sdk.profiler.continuous_profiler:ThreadContinuousScheduler.run",
+        "sentry_sdk.profiler.transaction_profiler:ThreadScheduler.run",
+        "sentry_sdk.sessions:SessionFlusher._ensure_running.<locals>._thread",
+        "sentry_sdk.worker:BackgroundWorker._target",
+    ),
+    # Schedulers, and loops that tell of events.
+    "apscheduler": ("apscheduler.schedulers.blocking:BlockingScheduler._main_loop",),
+    "celery": (
+        "celery.beat:BeatPidbox._loop",
+        "celery.beat:_Threaded.run",
+        "celery.utils.threads:bgThread.run",
+        "celery.utils.timer2:Timer.run",
+    ),
+    "grpcio": (
+        "grpc._server:_serve",
+        "grpc._simple_stubs:ChannelCache._perform_evictions",
+    ),
+    "watchdog": (
+        "watchdog.observers.api:EventDispatcher.run",
+        "watchdog.observers.api:EventEmitter.run",
+        "watchdog.observers.inotify_c:InotifyFD.run",
+        "watchdog.utils.event_debouncer:EventDebouncer.run",
+        "watchdog.utils.process_watcher:ProcessWatcher.run",
+    ),
+}
+"""By distribution, what the threads run that serve everybody."""
+
+_built_in: Final = frozenset(target for targets in SERVICES.values() for target in targets)
+_declared_targets: re.Pattern[str] | None = None
+_declared_names: re.Pattern[str] | None = None
+
+
+def configure(declared: Iterable[str]) -> None:
+    """Take `declared` for service threads as well: globs on threads' names, or on ``module:function``."""
+    global _declared_targets, _declared_names
+    given = tuple(declared)
+    _declared_targets = _any_of([glob for glob in given if ":" in glob])
+    _declared_names = _any_of([glob for glob in given if ":" not in glob])
+
+
+def _any_of(globs: list[str]) -> re.Pattern[str] | None:
+    return re.compile("|".join(map(translate, globs))) if globs else None
+
+
+def is_service(thread: Thread) -> bool:
+    """Whether `thread`, which is about to start, is one."""
+    for target in _targets(thread):
+        if target in _built_in or (_declared_targets is not None and _declared_targets.match(target)):
+            return True
+    return _declared_names is not None and _declared_names.match(thread.name) is not None
+
+
+def _targets(thread: Thread) -> Iterator[str]:
+    """What `thread` runs, as it is written down; a method by the class that has it and by the object's own."""
+    target: Any = getattr(thread, "_target", None)
+    owner: Any = type(thread)
+    if target is None:
+        target = type(thread).run
+    else:
+        while isinstance(target, partial):
+            target = target.func
+        owner = getattr(target, "__self__", None)
+        if owner is not None and not isinstance(owner, type):
+            owner = type(owner)
+    name = getattr(target, "__qualname__", None) or type(target).__qualname__
+    yield f"{getattr(target, '__module__', None)}:{name}"
+    if owner is not None:
+        yield f"{owner.__module__}:{owner.__qualname__}.{name.rpartition('.')[2]}"
