@@ -2,25 +2,189 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import subprocess
+import sys
 from contextvars import ContextVar
-from typing import Any
+from decimal import getcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import otelctx
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otelctx import Mismatch
 
 KEY: ContextVar[Any] = ContextVar(f"{__name__}:KEY")
 """An application's variable for its session key."""
 
+TENANT: ContextVar[Any] = ContextVar(f"{__name__}:TENANT")
+
+UNSET = object()
+"""What that application sets it to where there is no session."""
+
 UNDECLARED: ContextVar[Any] = ContextVar(f"{__name__}:UNDECLARED", default=None)
 
-SESSION = {"session": {"sources": [{"contextvar": f"{__name__}:KEY", "empty": [""]}]}}
+SESSION: dict[str, Any] = {
+    "session": {"sources": [{"contextvar": f"{__name__}:KEY", "unset": f"{__name__}:UNSET", "empty": ["", "-"]}]}
+}
+
+ALERTS: list[Mismatch] = []
+"""Where a forked worker finds what was told in it, if its parent has asked for that."""
 
 
-def seen(*_: object) -> tuple[Any, str | None, object]:
-    """The application's variable, the key, and its baggage entry."""
+class Seen(NamedTuple):
+    """What a piece of work sees: the application's variable, the key, its baggage entry, and somebody else's."""
+
+    variable: object
+    key: object
+    entry: object
+    baggage: object
+
+
+def seen(*_: object) -> Seen:
     from opentelemetry import baggage
 
-    return KEY.get(None), otelctx.get("session"), baggage.get_baggage("otelctx.session")
+    return Seen(
+        KEY.get(None), otelctx.get("session"), baggage.get_baggage("otelctx.session"), baggage.get_baggage("who")
+    )
 
 
 def put_seen(queue: Any) -> None:
     queue.put(seen())
+
+
+class OwnRun:
+    """A process's own `run`, for each start method."""
+
+    def __init__(self, queue: Any) -> None:
+        super().__init__()
+        self.queue = queue
+
+    def run(self) -> None:
+        self.queue.put(seen())
+
+
+class ForkWithARunOfItsOwn(OwnRun, multiprocessing.get_context("fork").Process):  # type: ignore[misc]
+    pass
+
+
+class SpawnWithARunOfItsOwn(OwnRun, multiprocessing.get_context("spawn").Process):  # type: ignore[misc]
+    pass
+
+
+STARTED: list[Seen] = []
+
+
+def note_seen() -> None:
+    """For an initializer."""
+    STARTED.append(seen())
+
+
+def what_was_noted() -> list[Seen]:
+    return STARTED
+
+
+def keep(value: str) -> None:
+    """Set what the next task must not see, and what it must."""
+    KEY.set(value)
+    otelctx.attach(session=value)
+    UNDECLARED.set(value)
+    getcontext().prec = 7
+
+
+def kept() -> tuple[Seen, object, int]:
+    return seen(), UNDECLARED.get(), getcontext().prec
+
+
+def raw() -> object:
+    return KEY.get("absent")
+
+
+def is_unset() -> bool:
+    return KEY.get(None) is UNSET
+
+
+def tenant() -> tuple[object, object]:
+    return TENANT.get(None), otelctx.get("tenant")
+
+
+def alerts() -> tuple[Seen, list[Mismatch]]:
+    return seen(), ALERTS
+
+
+def claim(*_: object) -> tuple[str, otelctx.Claim | None]:
+    return otelctx.claim_state(), otelctx.current_claim()
+
+
+def put_claim(queue: Any) -> None:
+    queue.put(claim()[0])
+
+
+def claim_of_a_child() -> tuple[str, str]:
+    """The claim here, and the marker in the environment of a child."""
+    code = "import os; print(os.environ.get('OTELCTX_CLAIM'))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    return otelctx.claim_state(), ran.stdout.strip()
+
+
+def installed() -> tuple[bool, Seen]:
+    return otelctx.is_installed(), seen()
+
+
+def fails(*_: object) -> NoReturn:
+    raise KeyError("no such thing")
+
+
+def dies(*_: object) -> NoReturn:
+    os._exit(3)
+
+
+def unpicklable(*_: object) -> Callable[[], None]:
+    return lambda: None
+
+
+def pid(*_: object) -> int:
+    return os.getpid()
+
+
+def add(one: int, other: int = 1, *, self: int = 0, fn: int = 0) -> int:
+    return one + other + self + fn
+
+
+class Thing:
+    """A large object that a task takes along."""
+
+    def method(self) -> Seen:
+        return seen()
+
+
+def identity(thing: object) -> object:
+    return thing
+
+
+def is_same(one: Thing, other: Any) -> bool:
+    """Whether what was one object on the other side is one here."""
+    return other.__self__ is one
+
+
+def trace_providers() -> None:
+    """An initializer: the worker has an SDK."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    trace.set_tracer_provider(TracerProvider())
+
+
+def span() -> dict[str, Any]:
+    """The current span: whether it records, its trace, its parent, and what it says."""
+    from opentelemetry import trace
+
+    current: Any = trace.get_current_span()
+    context = current.get_span_context()
+    told = {"trace": context.trace_id, "span": context.span_id, "recording": current.is_recording()}
+    if current.is_recording():
+        told |= {"name": current.name, "parent": current.parent.span_id, "attributes": dict(current.attributes)}
+    return told

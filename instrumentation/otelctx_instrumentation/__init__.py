@@ -32,6 +32,7 @@ def modules() -> tuple[ModuleType, ...]:
         environ,
         functions,
         futures,
+        interpreters,
         owners,
         pools,
         processes,
@@ -41,7 +42,18 @@ def modules() -> tuple[ModuleType, ...]:
     )
 
     del environ, functions, owners
-    return threads, futures, callbacks, pools, processes, subprocess, tracing, baggage, apscheduler
+    return (
+        threads,
+        futures,
+        interpreters,
+        callbacks,
+        pools,
+        processes,
+        subprocess,
+        tracing,
+        baggage,
+        apscheduler,
+    )
 
 
 def apply(settings: Config) -> None:

@@ -5,8 +5,8 @@ What is patched and why there: ``submit`` is where the work departs, in the cont
 through it. ``map`` itself is patched since ``map(buffersize=)`` (3.14) submits its later items from the *consumer's*
 context. Loops are not patched: uvloop's is no ``BaseEventLoop``.
 
-What escapes: a subclass whose ``submit`` never calls ``super().submit``, and executors of other libraries.
-``InterpreterPoolExecutor`` runs its work in another interpreter, where no object of this one can go; it is left alone.
+What escapes: a subclass whose ``submit`` never calls ``super().submit``, and executors of other libraries. Executors of
+processes and of interpreters run their work where no object of this process can go, and have modules of their own.
 """
 
 from __future__ import annotations
@@ -115,28 +115,7 @@ def _map(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     return map_
 
 
-def _submit_to_interpreter(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
-    # The original here is `ThreadPoolExecutor.submit`, patched by then: go around it.
-    unpatched = getattr(original, "__wrapped__", original)
-
-    def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return unpatched(self, fn, *args, **kwargs)
-
-    return submit
-
-
-def _map_to_interpreter(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
-    unpatched = getattr(original, "__wrapped__", original)
-
-    def map_(self: Any, fn: Callable[..., Any], *iterables: Any, **kwargs: Any) -> Any:
-        return unpatched(self, fn, *iterables, **kwargs)
-
-    return map_
-
-
 PATCHES = (
     Patch("concurrent.futures.thread", "ThreadPoolExecutor.submit", _submit),
     Patch("concurrent.futures.thread", "ThreadPoolExecutor.map", _map),
-    Patch("concurrent.futures.interpreter", "InterpreterPoolExecutor.submit", _submit_to_interpreter),
-    Patch("concurrent.futures.interpreter", "InterpreterPoolExecutor.map", _map_to_interpreter),
 )

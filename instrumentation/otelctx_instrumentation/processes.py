@@ -82,11 +82,11 @@ def _carried(executor: Any, fn: Callable[..., Any]) -> tuple[Callable[..., Any],
         chunk = fn.args[0] if type(fn) is partial and fn.args else fn
         if type(chunk) is Carried:  # of a `map`, which has departed
             return fn, chunk.owner
+        departing = carrier.departing(depart(), PROCESS, fn)
+        owner = (departing if isinstance(departing, Snapshot) else departing.snapshot).owner
         if context_of(fn) is None and carrier.can_arrive(executor._mp_context.get_start_method()):
-            departing = carrier.departing(depart(), PROCESS, fn)
-            text, hop = carrier.packed(departing, PROCESS)
-            owner = (departing if isinstance(departing, Snapshot) else departing.snapshot).owner
-            return Carried(text, hop, fn, owner), owner
+            fn = Carried(*carrier.packed(departing, PROCESS), fn, owner)
+        return fn, owner
     except Exception as exc:
         faults.internal_error("process", exc)
     return fn, None
