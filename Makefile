@@ -4,7 +4,7 @@
 #   make test [PYTHON=python3.X] the test suite      (ARGS="-k pool" goes to pytest)
 #   make cpython [PYTHON=…]      CPython's own tests of what is patched, with otelctx and without (ARGS="--quick")
 #   make soak [PYTHON=…]         a million hops of 64 threads with everything that goes wrong (ARGS="--seconds 60")
-#   make lint | hosts | fuzz | bench | clean
+#   make lint | hosts | backends | fuzz | bench | clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -40,7 +40,7 @@ define environment
 	touch $@
 endef
 
-.PHONY: help demo test cpython lint hosts fuzz soak bench clean
+.PHONY: help demo test cpython lint hosts backends fuzz soak bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -55,7 +55,7 @@ demo: $(DEMO_VENV)/.ready
 	@$(DEMO_VENV)/bin/otelctx demo $(ARGS)
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -m "not hosts" $(ARGS)
+	$(BIN)/python -m pytest -m "not hosts and not backends" $(ARGS)
 
 cpython: $(VENV)/.ready
 	$(BIN)/python -m tests.cpython $(ARGS)
@@ -68,6 +68,10 @@ lint: $(VENV)/.ready
 # Real applications, each in an environment of its own.
 hosts: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/hosts $(ARGS)
+
+# Prometheus, Alertmanager and Phoenix, started by the tests.
+backends: $(VENV)/.ready
+	$(BIN)/python -m pytest tests/backends $(ARGS)
 
 # The suite runs a few hundred of these trees; this is the whole claim.
 fuzz: $(VENV)/.ready
