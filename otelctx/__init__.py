@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from otelctx.adoption import adopting as adopting
     from otelctx.alerts import on_mismatch as on_mismatch
     from otelctx.binding import attach as attach
     from otelctx.binding import bind as bind
@@ -71,6 +72,7 @@ _homes = {
     "MismatchError": "mismatch",
     "Owner": "owners",
     "Snapshot": "snapshot",
+    "adopting": "adoption",
     "attach": "binding",
     "attach_shed": "ownership",
     "bind": "binding",
@@ -101,6 +103,7 @@ __all__ = [
     "MismatchError",
     "Owner",
     "Snapshot",
+    "adopting",
     "attach",
     "attach_shed",
     "bind",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from otelctx import alerts, ambient, compare, faults, flow, mode, policy, runtime, spans, workers
 from otelctx import snapshot as snapshots
 from otelctx.keys import MISSING
-from otelctx.mismatch import Mismatch, MismatchError
+from otelctx.mismatch import MismatchError
 from otelctx.place import TRAIL, TRAIL_LENGTH
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from otelctx.departure import Departure
     from otelctx.flow import Flow
+    from otelctx.mismatch import Action, Mismatch
     from otelctx.snapshot import Snapshot
 
 R = TypeVar("R")
@@ -309,7 +310,19 @@ def entered(departure: Departure, fn: object) -> Iterator[None]:
 
 def _enforce(departure: Departure, span: Span | None) -> None:
     """Raise `MismatchError` where a source of the application, read alone, still says something else."""
-    raised: Mismatch | None = None
+    for raised in still_differing(departure, "raised"):
+        if not is_told(raised, departure):
+            alerts.deliver(raised, span, departure.snapshot.otel)
+        raise MismatchError(raised)
+
+
+def is_told(mismatch: Mismatch, departure: Departure) -> bool:
+    """Whether what was left behind has been told of already: one cause, one alert."""
+    return any(told.key == mismatch.key and told.observed == mismatch.observed for told in departure.found)
+
+
+def still_differing(departure: Departure, action: Action) -> list[Mismatch]:
+    """The first source of the application that, read alone, says something else than what has arrived; if any."""
     try:
         now = flow.peek()
         for key, expected in zip(now.registry.keys, departure.snapshot.flow.values, strict=True):
@@ -317,19 +330,14 @@ def _enforce(departure: Departure, span: Span | None) -> None:
                 continue
             for source, reading in compare.each_source(key):
                 if reading and reading != expected:
-                    raised = compare.mismatch_of(
-                        key, "foreign", expected, reading, source, "raised", departure.kind, departure
-                    )
-                    break
-            if raised is not None:
-                break
+                    return [
+                        compare.mismatch_of(
+                            key, "foreign", expected, reading, source, action, departure.kind, departure
+                        )
+                    ]
     except Exception as exc:
         faults.internal_error("enforce", exc)
-    if raised is not None:
-        # What was left behind has been told already: one cause, one alert.
-        if not any(told.key == raised.key and told.observed == raised.observed for told in departure.found):
-            alerts.deliver(raised, span, departure.snapshot.otel)
-        raise MismatchError(raised)
+    return []
 
 
 def observed(departure: Departure, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict, deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from otelctx import metrics, redaction, scope
@@ -15,6 +16,7 @@ from otelctx.reentry import Reentry
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Iterator
 
 REMEMBERED: Final = 256
 """How many different faults are remembered as logged; past that, the oldest may be logged again."""
@@ -66,6 +68,16 @@ def log_kept() -> None:
                 _log(logger, *_kept.popleft())
     except Exception:  # a handler that raises: the rest waits for the next occasion
         pass
+    finally:
+        _logging_it.leave(token)
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """Within the block faults are kept for the next occasion: the caller holds a lock that logging may want."""
+    token = _logging_it.enter()
+    try:
+        yield
     finally:
         _logging_it.leave(token)
 

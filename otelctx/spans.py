@@ -64,10 +64,11 @@ def _tracer() -> Tracer:
     return trace.get_tracer(NAME, VERSION)
 
 
-def start_hop_span(departure: Departure, fn: object, otel: Any) -> Span | None:
+def start_hop_span(departure: Departure, fn: object, otel: Any, *, since_departure: bool = False) -> Span | None:
     """Start the span of a hop in the OpenTelemetry Context `otel`; None where there is to be none.
 
-    `fn` is the callable that arrives. A cron run's span is a root with a Link to its cause.
+    `fn` is the callable that arrives. A cron run's span is a root with a Link to its cause. `since_departure`: it began
+    when the hop departed.
     """
     departed = departure.snapshot.otel_departed
     wait = time.monotonic() - departure.clock
@@ -103,6 +104,7 @@ def start_hop_span(departure: Departure, fn: object, otel: Any) -> Span | None:
         kind=SpanKind.CONSUMER if departure.kind in (policy.TASK, policy.RETRY) else SpanKind.INTERNAL,
         attributes=attributes,
         links=causes,
+        start_time=time.time_ns() - int(wait * 1e9) if since_departure else None,
     )
     metrics.record_wait(kind, wait, otel)
     return span

@@ -15,7 +15,7 @@ from otelctx.keys import MISSING
 from otelctx.place import TRAIL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from otelctx.flow import Flow
     from otelctx.snapshot import Set
@@ -27,6 +27,9 @@ _HERE: Final[ContextVar[None]] = ContextVar("otelctx.here", default=None)
 """A token of it resets only in the context in which it was made, which tells a context from its copies."""
 
 HOME: Final[ContextVar[Home | None]] = ContextVar("otelctx.home", default=None)
+
+UNSET_BY: Final[ContextVar[Mapping[ContextVar[Any], Token[Any]] | None]] = ContextVar("otelctx.unset_by", default=None)
+"""The variables that an adoption has set in a context where they were absent, with what makes them absent again."""
 
 
 class Home:
@@ -67,6 +70,7 @@ def refresh() -> None:
             runtime.variable,
             TRAIL,
             HOME,
+            UNSET_BY,
             _HERE,
             ambient.ASKING,
         )

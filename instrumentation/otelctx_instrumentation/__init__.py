@@ -36,12 +36,13 @@ def modules() -> tuple[ModuleType, ...]:
         owners,
         pools,
         processes,
+        queues,
         subprocess,
         threads,
         tracing,
     )
 
-    del environ, functions, owners
+    del environ, functions, owners, queues
     return (
         threads,
         futures,
@@ -58,7 +59,7 @@ def modules() -> tuple[ModuleType, ...]:
 
 def apply(settings: Config) -> None:
     """Patch every library that is imported, and each of the others as soon as it is. Idempotent."""
-    from otelctx_instrumentation import baggage, environ, functions, patching, services, subprocess, tracing
+    from otelctx_instrumentation import baggage, environ, functions, patching, queues, services, subprocess, tracing
 
     services.configure(settings.threads.service)
     for module in modules():
@@ -67,14 +68,16 @@ def apply(settings: Config) -> None:
     patching.apply(environ.patches(settings))
     patching.apply(functions.patches(settings.cron.runners))
     patching.apply(subprocess.spawners(settings.dispatch.spawners))
+    queues.turn_on()
     tracing.watch()
 
 
 def undo() -> None:
     """Put back what was patched, where it is still ours."""
-    from otelctx_instrumentation import patching
+    from otelctx_instrumentation import patching, queues
 
     patching.undo()
+    queues.turn_off()
 
 
 def __getattr__(name: str) -> Any:
