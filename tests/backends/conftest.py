@@ -52,18 +52,24 @@ def application(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def phoenix(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[Phoenix]:
-    """A Phoenix, served as its users do it, in an environment of its own."""
-    python = environment(tmp_path_factory.mktemp("phoenix"), "arize-phoenix==20.26.1", wheel=wheel)
-    folder = tmp_path_factory.mktemp("phoenix-data")
-    with Phoenix.served(python, folder) as served:
-        yield served
+def phoenix_python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+    """The interpreter of an environment that has Phoenix."""
+    return environment(tmp_path_factory.mktemp("phoenix"), "arize-phoenix==20.26.1", wheel=wheel)
+
+
+@pytest.fixture(scope="session")
+def phoenix(tmp_path_factory: pytest.TempPathFactory, phoenix_python: Path) -> Iterator[Phoenix]:
+    """A Phoenix, served as its users do it."""
+    phoenix = Phoenix(phoenix_python, tmp_path_factory.mktemp("phoenix-data"))
+    with phoenix.running():
+        yield phoenix
 
 
 class Phoenix:
-    """A Phoenix that runs: where it takes spans, and what it says of them."""
+    """A Phoenix: where it takes spans, and what it says of them. Its ports are its own also while it does not run."""
 
-    def __init__(self, python: Path, folder: Path, port: int, grpc: int) -> None:
+    def __init__(self, python: Path, folder: Path) -> None:
+        port, grpc = free_port(), free_port()
         self.http = f"http://127.0.0.1:{port}"
         self.grpc = f"http://127.0.0.1:{grpc}"
         self._command = [str(python), "-m", "phoenix.server.main", "serve"]
@@ -74,14 +80,6 @@ class Phoenix:
             "PHOENIX_GRPC_PORT": str(grpc),
             "PHOENIX_TELEMETRY_ENABLED": "false",
         }
-
-    @classmethod
-    @contextmanager
-    def served(cls, python: Path, folder: Path) -> Iterator[Phoenix]:
-        port, grpc = free_port(), free_port()
-        phoenix = cls(python, folder, port, grpc)
-        with phoenix.running():
-            yield phoenix
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -128,17 +126,22 @@ def eventually(what: Callable[[], Any], why: str) -> Any:
 
 
 @contextmanager
-def server(command: list[str], ready: str, variables: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Run a server for the length of the block, from when the address `ready` answers; its log is shown if it fails."""
+def server(
+    command: list[str], ready: str, variables: Mapping[str, str] | None = None, log: Path | None = None
+) -> Iterator[None]:
+    """Run a server for the length of the block, from when the address `ready` answers; its log is shown if it fails.
+
+    `log`: where the log is to be kept.
+    """
     ours = ("OTELCTX_", "OTEL_", "PYTHON")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, env={**environ, **(variables or {})}, stdout=log, stderr=log)
+    with tempfile.TemporaryFile("w+") if log is None else log.open("w+") as written:
+        process = subprocess.Popen(command, env={**environ, **(variables or {})}, stdout=written, stderr=written)
 
         def answers() -> bool:
             if process.poll() is not None:
-                log.seek(0)
-                pytest.fail(f"{command[0]} ended with {process.returncode}: {log.read()}")
+                written.seek(0)
+                pytest.fail(f"{command[0]} ended with {process.returncode}: {written.read()}")
             with urllib.request.urlopen(ready, timeout=5):
                 return True
 
