@@ -242,9 +242,9 @@ def _inside(departure: Departure, fn: Callable[..., R], args: tuple[Any, ...], k
     trail: Token[tuple[str, ...]] | None = None
     current: Token[Any] | None = None
     inner: Any = None
+    otel: Any = None
     asked = ambient.quietly(departure.is_asked)
     try:
-        snapshot = departure.snapshot
         otel = runtime.variable.get()
         span = spans.start_hop_span(departure, fn, otel)
         hop = departure.hop(fn)
@@ -252,7 +252,7 @@ def _inside(departure: Departure, fn: Callable[..., R], args: tuple[Any, ...], k
         if span is not None:
             inner = runtime.with_span(otel, span)
             current = runtime.variable.set(inner)
-        if snapshot.before is not snapshot.flow:
+        if departure.snapshot.before is not departure.snapshot.flow:
             departure.found.extend(compare.left_behind(departure))
         compare.deliver(departure.found, span, otel)
     except Exception as exc:
@@ -272,7 +272,7 @@ def _inside(departure: Departure, fn: Callable[..., R], args: tuple[Any, ...], k
         if asked is not None:
             asked.var.reset(asked)
         spans.end(span)
-        del asked, departure, fn, args, kwargs, span, current, trail, inner
+        del asked, departure, fn, args, kwargs, span, current, trail, inner, otel
 
 
 @contextmanager

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from otelctx.claim import ClaimState
+    from otelctx.keys import Registry
 
 
 class Token:
@@ -55,6 +56,26 @@ def attach(**keys: str) -> Token:
     one that is too long, `LookupError` for a key that nobody declared. Thread-safe: a context belongs to one thread at
     a time.
     """
+    declared = _checked(keys)
+    if runtime.load():
+        from otelctx import snapshot
+
+        snapshot.refresh()
+    before = flow.STATE.get()
+    bound = dict(before.bound) if before is not None else {}
+    for name, value in keys.items():
+        key = declared.keys[declared.names[name]]
+        key.bound()
+        raws = {var: var.get(MISSING) for var in (source.var for source in key.settable) if var is not None}
+        # A subclass of str may carry anything, and live as long as the binding: keep the characters.
+        bound[name] = flow.Binding(str.__str__(value), raws)
+    token = attach_state(flow.State(bound, None if before is None else before.claim))
+    _bound_under_current_span()
+    return token
+
+
+def _checked(keys: dict[str, str]) -> Registry:
+    """The registry that declares all of `keys`; raises as `attach` does."""
     if not keys:
         raise TypeError("otelctx.bind() needs at least one key, for example session=…")
     declared = flow.registry
@@ -71,21 +92,7 @@ def attach(**keys: str) -> Token:
                 f"otelctx: the value of key {name!r} is {runtime.encoded_size(value)} bytes long once encoded; "
                 f"at most {runtime.MAX_VALUE_BYTES} fit into baggage"
             )
-    if runtime.load():
-        from otelctx import snapshot
-
-        snapshot.refresh()
-    before = flow.STATE.get()
-    bound = dict(before.bound) if before is not None else {}
-    for name, value in keys.items():
-        key = declared.keys[declared.names[name]]
-        key.bound()
-        raws = {var: var.get(MISSING) for var in (source.var for source in key.settable) if var is not None}
-        # A subclass of str may carry anything, and live as long as the binding: keep the characters.
-        bound[name] = flow.Binding(str.__str__(value), raws)
-    token = attach_state(flow.State(bound, None if before is None else before.claim))
-    _bound_under_current_span()
-    return token
+    return declared
 
 
 def _bound_under_current_span() -> None:
@@ -137,7 +144,7 @@ class bind:  # noqa: N801 - used as a function, like contextlib.suppress
     __slots__ = ("_keys", "_tokens")
 
     def __init__(self, **keys: str) -> None:
-        detach(attach(**keys))  # raise flow.here, where the mistake is, not at the first entry
+        _checked(keys)  # raise here, where the mistake is, not at the first entry
         self._keys = keys
         self._tokens: list[tuple[int, Token]] = []
 

@@ -59,7 +59,7 @@ class Binding:
 class State:
     """What otelctx was told in a context. Never changed once it is set: other contexts share it."""
 
-    __slots__ = ("bound", "claim", "ended", "origin")
+    __slots__ = ("_origin", "bound", "claim", "ended")
 
     def __init__(
         self,
@@ -74,8 +74,12 @@ class State:
         self.ended = ended
         """Tokens of outer bindings that were detached here before an inner one, latest first. They travel with the
         state, and a context that shares it does not see what was detached elsewhere since."""
-        self.origin = origin if origin is not None else self
+        self._origin = origin  # None for itself: in a cycle, only the garbage collector would free what it holds
+
+    @property
+    def origin(self) -> State:
         """The state that a `Token` knows this one by: it is copied where `ended` changes."""
+        return self if self._origin is None else self._origin
 
     def having_ended(self, ended: tuple[Token, ...]) -> State:
         """This state, where the bindings of the tokens `ended` have ended."""
