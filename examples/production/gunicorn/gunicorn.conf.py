@@ -12,7 +12,7 @@ from typing import Any
 
 bind = "127.0.0.1:8000"
 workers = int(os.environ.get("WEB_CONCURRENCY", "2"))
-worker_class = "uvicorn.workers.UvicornWorker"
+worker_class = "uvicorn_worker.UvicornWorker"  # pip install uvicorn-worker
 # The application is imported in the workers, after `post_fork`: what it starts then has the SDK, and its threads live.
 preload_app = False
 
