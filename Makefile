@@ -73,9 +73,11 @@ hosts: $(VENV)/.ready
 backends: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/backends $(ARGS)
 
-# The suite runs a few hundred of these trees; this is the whole claim.
+# The suite runs a few hundred of these trees and messages; this is the whole claim. SECONDS is for the messages.
+SECONDS ?= 600
 fuzz: $(VENV)/.ready
 	OTELCTX_FUZZ_TREES=10000 $(BIN)/python -m pytest tests/test_fuzz.py --timeout=3600 $(ARGS)
+	OTELCTX_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/test_border_fuzz.py -s $(ARGS)
 
 soak: $(VENV)/.ready
 	$(BIN)/python -m tests.soak $(ARGS)
