@@ -4,7 +4,7 @@
 #   make test [PYTHON=python3.X] the test suite      (ARGS="-k pool" goes to pytest)
 #   make cpython [PYTHON=…]      CPython's own tests of what is patched, with otelctx and without (ARGS="--quick")
 #   make soak [PYTHON=…]         a million hops of 64 threads with everything that goes wrong (ARGS="--seconds 60")
-#   make lint | hosts | backends | fuzz | bench | clean
+#   make lint | hosts | http | backends | fuzz | bench | clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -40,7 +40,7 @@ define environment
 	touch $@
 endef
 
-.PHONY: help demo test cpython lint hosts backends fuzz soak bench clean
+.PHONY: help demo test cpython lint hosts http backends fuzz soak bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -55,7 +55,7 @@ demo: $(DEMO_VENV)/.ready
 	@$(DEMO_VENV)/bin/otelctx demo $(ARGS)
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -m "not hosts and not backends" $(ARGS)
+	$(BIN)/python -m pytest -m "not hosts and not http and not backends" $(ARGS)
 
 cpython: $(VENV)/.ready
 	$(BIN)/python -m tests.cpython $(ARGS)
@@ -68,6 +68,10 @@ lint: $(VENV)/.ready
 # Real applications, each in an environment of its own.
 hosts: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/hosts $(ARGS)
+
+# The border over real HTTP and gRPC, in an environment of its own.
+http: $(VENV)/.ready
+	$(BIN)/python -m pytest tests/http $(ARGS)
 
 # Prometheus, Alertmanager and Phoenix, started by the tests.
 backends: $(VENV)/.ready

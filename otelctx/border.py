@@ -145,11 +145,11 @@ def entering(found: Any, context: Any, *, own: bool = False) -> Any:
     inbound = "trust" if own else _inbound
     trace, here = _trace_of(found), admission.of(before)
     kept, values, signatures = dict(held), {}, set()
-    refused: dict[str, tuple[object, str]] = {}
+    refused: dict[str, tuple[str, str]] = {}
     for name in came:
         verdict = _judge(name, held[name], inbound, trace, here, declared=name in names)
         if verdict.refused:
-            refused.setdefault(_key_of(name, names), (held[name], verdict.refused))
+            refused.setdefault(_key_of(name, names), (_claimed(held[name]), verdict.refused))
             del kept[name]
             if name in earlier and context is not None:
                 kept[name] = earlier[name]
@@ -162,9 +162,15 @@ def entering(found: Any, context: Any, *, own: bool = False) -> Any:
     if values:
         result = admission.admitted(result, values, frozenset(signatures))
     for key, (observed, why) in refused.items():
-        shown = str(observed)[:_SHOWN]
-        alerts.deliver(Mismatch(key, "forged", None, shown, "baggage", "dropped", detail=why), None, result)
+        alerts.deliver(Mismatch(key, "forged", None, observed, "baggage", "dropped", detail=why), None, result)
     return result
+
+
+def _claimed(value: object) -> str:
+    """What an entry says, for an alert: a signature is not shown, which may still be good for another message."""
+    signed = _SIGNED.fullmatch(value) if isinstance(value, str) else None
+    opened = None if signed is None else _decoded(signed[4])
+    return (str(value) if opened is None else opened)[:_SHOWN]
 
 
 class _Verdict(NamedTuple):

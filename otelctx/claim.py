@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import Final, Literal, TypeAlias
 
+from otelctx.redaction import shown
+
 State: TypeAlias = Literal["held", "none", "shed"]
 
 
@@ -24,10 +26,10 @@ class Claim:
     """The process that it was granted to; None where that is not known."""
 
     def __repr__(self) -> str:
-        # The token is the dispatcher's secret, and a repr ends up in logs.
+        # A repr ends up in logs; the token is the dispatcher's secret.
         token = "" if self.token is None else ", token=…"
-        parts = f"task_id={self.task_id!r}, holder={self.holder!r}, attempt={self.attempt!r}, pid={self.pid!r}{token}"
-        return f"Claim({parts})"
+        task, holder, attempt = shown(self.task_id), shown(self.holder), shown(self.attempt)
+        return f"Claim(task_id={task!r}, holder={holder!r}, attempt={attempt!r}, pid={self.pid!r}{token})"
 
 
 class Inherited(Claim):

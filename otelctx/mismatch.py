@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from otelctx.redaction import redact, shown, values
 
 Reason: TypeAlias = Literal["lost", "foreign", "leaked", "split", "forged", "raced", "undeclared"]
 Action: TypeAlias = Literal["observed", "repaired", "raised", "rerouted", "dropped"]
@@ -22,10 +24,11 @@ class Place:
 class Mismatch:
     """One key that is not what the parent's was, and what was done about it.
 
-    `expected` and `observed` are the values as they are (None: no value); what is exported of them is decided by
-    `telemetry.values`. `source` names where the observed value came from. `trail` has the last hops, oldest first.
-    `held_back` says how many alerts like this one were counted and not repeated since the last one. `detail` says why,
-    where the reason alone leaves that open.
+    `expected` and `observed` are the values as they are (None: no value), for callbacks in this process. What outlives
+    them there shows what `telemetry.values` allows: the `repr`, and a pickle, which may end in anybody's store.
+    `source` names where the observed value came from. `trail` has the last hops, oldest first. `held_back` says how
+    many alerts like this one were counted and not repeated since the last one. `detail` says why, where the reason
+    leaves that open.
     """
 
     key: str
@@ -39,6 +42,27 @@ class Mismatch:
     place: Place | None = None
     held_back: int = 0
     detail: str | None = None
+
+    def __repr__(self) -> str:
+        parts = {name: getattr(self, name) for name in self.__slots__}
+        parts |= {"expected": shown(self.expected), "observed": shown(self.observed)}
+        return f"Mismatch({', '.join(f'{name}={part!r}' for name, part in parts.items())})"
+
+    def __copy__(self) -> Mismatch:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Mismatch:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        told = self
+        if values() != "plain":
+            told = replace(self, expected=redact(self.expected), observed=redact(self.observed))
+        return _unpickled, (tuple(getattr(told, name) for name in self.__slots__),)
+
+
+def _unpickled(parts: tuple[Any, ...]) -> Mismatch:
+    return Mismatch(*parts)
 
 
 class MismatchError(RuntimeError):

@@ -31,6 +31,7 @@ from weakref import getweakrefs, ref
 from otelctx import alerts, faults, flow, ownership, place
 from otelctx.claim import SHED, Claim, ClaimState
 from otelctx.mismatch import Mismatch
+from otelctx.redaction import shown
 from otelctx.reentry import Reentry
 
 if TYPE_CHECKING:
@@ -75,6 +76,10 @@ class Owner:
 
     def __hash__(self) -> int:
         return hash((frozenset(self.keys.items()), self.claim))
+
+    def __repr__(self) -> str:
+        keys = {name: shown(value) for name, value in self.keys.items()}
+        return f"Owner(keys={keys!r}, claim={self.claim!r})"
 
 
 class _Record(ref[object]):

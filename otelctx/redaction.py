@@ -40,5 +40,10 @@ def redact(value: str | None) -> str | None:
         return None
 
 
+def shown(value: str | None) -> str | None:
+    """`value` for a `repr`: as `redact` has it, and an ellipsis where it is not to be seen. Never raises."""
+    return None if value is None else redact(value) or ("…" if value else value)
+
+
 def _plain(value: str) -> str:
     return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")

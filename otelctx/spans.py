@@ -111,15 +111,24 @@ def start_hop_span(departure: Departure, fn: object, otel: Any, *, since_departu
 
 
 def failed(span: Span | None, exc: BaseException) -> None:
-    """Record on the hop's span that its work raised `exc`."""
+    """Record on the hop's span that its work raised `exc`.
+
+    Its text may hold a key: where `telemetry.values` is not ``plain``, its type alone is recorded.
+    """
     if span is None:
         return
     try:
         from opentelemetry.trace import Status, StatusCode
 
-        if isinstance(exc, Exception):
+        if not isinstance(exc, Exception):
+            return
+        kind = type(exc)
+        if redaction.values() == "plain":
             span.record_exception(exc)
-            span.set_status(Status(StatusCode.ERROR, f"{type(exc).__name__}: {exc}"))
+            span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {exc}"))
+        else:
+            span.add_event("exception", {"exception.type": f"{kind.__module__}.{kind.__qualname__}"})
+            span.set_status(Status(StatusCode.ERROR, kind.__name__))
     except Exception as fault:
         faults.internal_error("hop span", fault)
 
@@ -149,7 +158,9 @@ def labels(now: Flow) -> Mapping[str, Any]:
         is_held = isinstance(claim, Claim) and (claim is now.claim or ownership.application_says() is not False)
         found["otelctx.claim.state"] = "held" if is_held else "shed"
         if isinstance(claim, Claim) and is_held:
-            found["otelctx.claim.id"] = claim.task_id
+            task = redaction.redact(claim.task_id)
+            if task is not None:
+                found["otelctx.claim.id"] = task
     return found
 
 
