@@ -57,14 +57,14 @@ def _ask(source: Source, function: Callable[[], object]) -> object:
     answered = _thread.allocate_lock()
     answered.acquire()
     answer: list[object] = []
-    raised: list[Exception] = []
+    raised: list[BaseException] = []
     context = copy_context()
     context.run(ASKING.set, True)
 
     def ask() -> None:
         try:
             answer.append(context.run(function))
-        except Exception as exc:
+        except BaseException as exc:  # what ends a thread ends this one, and not the work
             raised.append(exc)
         finally:
             answered.release()
@@ -75,6 +75,8 @@ def _ask(source: Source, function: Callable[[], object]) -> object:
         _given_up.add(source.label)
         raise TimeoutError(f"no answer within {PATIENCE} s; it is not asked again")
     if raised:
+        if not isinstance(raised[0], Exception):
+            raise RuntimeError("it would have ended the thread") from raised[0]
         raise raised[0]
     return answer[0]
 

@@ -245,19 +245,19 @@ def _inside(departure: Departure, fn: Callable[..., R], args: tuple[Any, ...], k
     otel: Any = None
     asked = ambient.quietly(departure.is_asked)
     try:
-        otel = runtime.variable.get()
-        span = spans.start_hop_span(departure, fn, otel)
-        hop = departure.hop(fn)
-        trail = TRAIL.set((*departure.trail, hop)[-TRAIL_LENGTH:])
-        if span is not None:
-            inner = runtime.with_span(otel, span)
-            current = runtime.variable.set(inner)
-        if departure.snapshot.before is not departure.snapshot.flow:
-            departure.found.extend(compare.left_behind(departure))
-        compare.deliver(departure.found, span, otel)
-    except Exception as exc:
-        faults.internal_error("arrival", exc)
-    try:
+        try:
+            otel = runtime.variable.get()
+            span = spans.start_hop_span(departure, fn, otel)
+            hop = departure.hop(fn)
+            trail = TRAIL.set((*departure.trail, hop)[-TRAIL_LENGTH:])
+            if span is not None:
+                inner = runtime.with_span(otel, span)
+                current = runtime.variable.set(inner)
+            if departure.snapshot.before is not departure.snapshot.flow:
+                departure.found.extend(compare.left_behind(departure))
+            compare.deliver(departure.found, span, otel)
+        except Exception as exc:
+            faults.internal_error("arrival", exc)
         if mode.current() == "enforce":
             _enforce(departure, span)
         return fn(*args, **kwargs)
@@ -283,16 +283,16 @@ def entered(departure: Departure, fn: object) -> Iterator[None]:
         span: Span | None = None
         tokens: list[Token[Any]] = []
         try:
-            otel = runtime.variable.get()
-            span = spans.start_hop_span(departure, fn, otel)
-            tokens.append(TRAIL.set((*departure.trail, departure.hop(fn))[-TRAIL_LENGTH:]))
-            if span is not None:
-                tokens.append(runtime.variable.set(runtime.with_span(otel, span)))
-            departure.found.extend(compare.left_behind(departure))
-            compare.deliver(departure.found, span, otel)
-        except Exception as exc:
-            faults.internal_error("arrival", exc)
-        try:
+            try:
+                otel = runtime.variable.get()
+                span = spans.start_hop_span(departure, fn, otel)
+                tokens.append(TRAIL.set((*departure.trail, departure.hop(fn))[-TRAIL_LENGTH:]))
+                if span is not None:
+                    tokens.append(runtime.variable.set(runtime.with_span(otel, span)))
+                departure.found.extend(compare.left_behind(departure))
+                compare.deliver(departure.found, span, otel)
+            except Exception as exc:
+                faults.internal_error("arrival", exc)
             if mode.current() == "enforce":
                 _enforce(departure, span)
             yield
@@ -356,19 +356,19 @@ def watched(departure: Departure, fn: object) -> Iterator[None]:
     span: Span | None = None
     asked = ambient.quietly(departure.is_asked)
     try:
-        seen = flow.peek()
-        found = compare.what_is_seen(departure, seen)
-        if seen.registry is departure.snapshot.before.registry:
-            # The statement about this hop is being made; spans that start in the work need not make it again.
-            line = seen.registry.flow.set(seen.after(departure.snapshot.before))
-        span = spans.start_hop_span(departure, fn, departure.snapshot.otel_departed)
-        # What counts as carried here is what the worker sees without our help.
-        (departure.snapshot.counts if not found else snapshots.EMPTY)[departure.kind]()
-        for mismatch, repeated in found:
-            alerts.deliver(mismatch, span, departure.snapshot.otel_departed, count_only=repeated)
-    except Exception as exc:
-        faults.internal_error("arrival", exc)
-    try:
+        try:
+            seen = flow.peek()
+            found = compare.what_is_seen(departure, seen)
+            if seen.registry is departure.snapshot.before.registry:
+                # The statement about this hop is being made; spans that start in the work need not make it again.
+                line = seen.registry.flow.set(seen.after(departure.snapshot.before))
+            span = spans.start_hop_span(departure, fn, departure.snapshot.otel_departed)
+            # What counts as carried here is what the worker sees without our help.
+            (departure.snapshot.counts if not found else snapshots.EMPTY)[departure.kind]()
+            for mismatch, repeated in found:
+                alerts.deliver(mismatch, span, departure.snapshot.otel_departed, count_only=repeated)
+        except Exception as exc:
+            faults.internal_error("arrival", exc)
         yield
     except BaseException as exc:
         spans.failed(span, exc)

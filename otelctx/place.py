@@ -6,7 +6,7 @@ import os
 import sys
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otelctx.mismatch import Place
 
@@ -68,13 +68,22 @@ def departure() -> Place | None:
     return None
 
 
+def attribute(fn: object, name: str) -> Any:
+    """What `fn` has under `name`; None where it has nothing, or raises: proxies and mocks raise what they like."""
+    try:
+        return getattr(fn, name, None)
+    except Exception:
+        return None
+
+
 def _named(fn: object) -> object:
     """The object that gives `fn` its name: a partial's function, what a nameless wrapper wraps, or a type."""
     for _ in range(_DEPTH):
-        if isinstance(fn, partial):
-            fn = fn.func
-        elif not isinstance(getattr(fn, "__qualname__", None), str):
-            fn = getattr(fn, "__wrapped__", type(fn))
+        if issubclass(type(fn), partial):
+            fn = fn.func  # type: ignore[attr-defined]
+        elif not isinstance(attribute(fn, "__qualname__"), str):
+            wrapped = attribute(fn, "__wrapped__")
+            fn = type(fn) if wrapped is None else wrapped
         else:
             break
     return fn
@@ -82,10 +91,10 @@ def _named(fn: object) -> object:
 
 def name_of(fn: object) -> str:
     """A readable name of a callable: its qualified name, that of a partial's function, or its type's."""
-    return str(getattr(_named(fn), "__qualname__", "callable"))
+    return str(attribute(_named(fn), "__qualname__") or "callable")
 
 
 def full_name_of(fn: object) -> str:
     """`name_of` with the module before it, as ``code.function.name`` wants it."""
-    module = getattr(_named(fn), "__module__", None)
+    module = attribute(_named(fn), "__module__")
     return f"{module}.{name_of(fn)}" if isinstance(module, str) and module else name_of(fn)

@@ -128,17 +128,20 @@ def clear(now: Flow) -> None:
 
 
 def hand_back(home: Home) -> None:
-    """Give the worker's real context, the current one, what its home has in undeclared variables."""
-    context, given = home.context, home.given
-    for var, value in context.items():
-        if var not in declared and var.get(MISSING) is not value:
-            token = var.set(value)
-            _, first = given.get(var, (None, token))
-            given[var] = (value, first)
-    for var in [var for var in given if var not in context]:  # unset again by the task, with its own token
-        value, token = given.pop(var)
-        if var.get(MISSING) is value:
-            var.reset(token)
+    """Give the worker's real context, the current one, what its home has in undeclared variables. Never raises."""
+    try:
+        context, given = home.context, home.given
+        for var, value in context.items():
+            if var not in declared and var.get(MISSING) is not value:
+                token = var.set(value)
+                _, first = given.get(var, (None, token))
+                given[var] = (value, first)
+        for var in [var for var in given if var not in context]:  # unset again by the task, with its own token
+            value, token = given.pop(var)
+            if var.get(MISSING) is value:
+                var.reset(token)
+    except Exception as exc:
+        faults.internal_error("hand back", exc)
 
 
 def take_along(home: Home) -> None:
@@ -183,10 +186,13 @@ def settle(cells: tuple[Set, ...]) -> Home:
 
 
 def give_back(rebuilt: Context) -> None:
-    """Set in the current context what was set in undeclared variables of the copy `rebuilt`."""
-    for var, value in rebuilt.items():
-        if var not in declared and var.get(MISSING) is not value:
-            var.set(value)
+    """Set in the current context what was set in undeclared variables of the copy `rebuilt`. Never raises."""
+    try:
+        for var, value in rebuilt.items():
+            if var not in declared and var.get(MISSING) is not value:
+                var.set(value)
+    except Exception as exc:
+        faults.internal_error("hand back", exc)
 
 
 def serving(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -70,6 +70,9 @@ def apply(settings: Config) -> None:
     patching.apply(subprocess.spawners(settings.dispatch.spawners))
     queues.turn_on()
     tracing.watch()
+    from otelctx_instrumentation import ending  # last, as it says
+
+    del ending
 
 
 def undo() -> None:

@@ -12,8 +12,9 @@ def context_of(fn: object) -> Context | None:
 
     ``context.run``, or a partial of it, which is what ``asyncio.to_thread`` submits, and every hand-written repair.
     """
-    while isinstance(fn, partial):
-        fn = fn.func
-    if isinstance(fn, BuiltinMethodType) and isinstance(fn.__self__, Context):
+    # By its type: `isinstance` asks an object for its `__class__`, and proxies raise what they like.
+    while issubclass(type(fn), partial):
+        fn = fn.func  # type: ignore[attr-defined]
+    if type(fn) is BuiltinMethodType and type(fn.__self__) is Context:
         return fn.__self__
     return None

@@ -10,9 +10,10 @@ plumbing (``_call_set_state`` and friends), which would make three hops of one `
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from otelctx import arrival, compare, faults
+from otelctx import arrival, compare, faults, place
 from otelctx.departure import Departure
 from otelctx.policy import CALLBACK
 from otelctx.snapshot import Snapshot, arrive, depart
@@ -35,9 +36,11 @@ class _Callback:
         self.__wrapped__ = fn
         self.carried: Snapshot | Departure | None = carried
 
-    def __call__(self, future: Any) -> Any:
+    def __call__(self, future: Any, is_the_end: Callable[[], bool] = sys.is_finalizing) -> Any:
         carried, self.carried = self.carried, None
         try:
+            if is_the_end():  # a finalizer resolves the future, and what `arrive` needs may be gone
+                return self.__wrapped__(future)
             if isinstance(carried, Snapshot):
                 return arrive(carried, CALLBACK, self.__wrapped__, (future,), {})
             if carried is not None:
@@ -51,7 +54,7 @@ class _Callback:
 
 
 def _is_plumbing(fn: object) -> bool:
-    module = getattr(fn, "__module__", None)
+    module = place.attribute(fn, "__module__")
     return isinstance(module, str) and module.startswith("asyncio.")
 
 

@@ -31,25 +31,25 @@ def patches(settings: Config) -> tuple[Patch, ...]:
     return () if settings.scoped_env.mode == "off" else PATCHES
 
 
-def _is_ours(environ: Any, active: Active) -> bool:
+def _is_ours(environ: Any) -> bool:
     """Whether `environ` is the process's, by whichever of its two objects, and somebody is to be told apart in it."""
-    return active.on and scoped_env.mode != "off" and environ._data is scoped_env.data()
+    return scoped_env.mode != "off" and environ._data is scoped_env.data()
 
 
-def _declared(environ: Any, key: Any, active: Active) -> str | None:
+def _declared(environ: Any, key: Any) -> str | None:
     """The name that `key` means, if it is declared. The originals say what is wrong with a key that is none."""
     try:
         name: str = os.environ.decodekey(environ.encodekey(key))
-        return name if _is_ours(environ, active) and scoped_env.declares(name) else None
+        return name if _is_ours(environ) and scoped_env.declares(name) else None
     except Exception:
         return None
 
 
 def _getitem(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def __getitem__(self: Any, key: Any) -> Any:  # noqa: N807
-        if type(key) is str and key not in scoped_env.names:
+        if not active.on or (type(key) is str and key not in scoped_env.names):
             return original(self, key)
-        name = _declared(self, key, active)
+        name = _declared(self, key)
         if name is None:
             return original(self, key)
         try:
@@ -68,7 +68,7 @@ def _getitem(original: Callable[..., Any], active: Active) -> Callable[..., Any]
 
 def _setitem(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def __setitem__(self: Any, key: Any, value: Any) -> None:  # noqa: N807
-        name = _declared(self, key, active)
+        name = _declared(self, key) if active.on else None
         if name is None:
             original(self, key, value)
             return
@@ -90,7 +90,7 @@ def _delitem(original: Callable[..., Any], active: Active) -> Callable[..., Any]
     _delete = original
 
     def __delitem__(self: Any, key: Any) -> None:  # noqa: N807
-        name = _declared(self, key, active)
+        name = _declared(self, key) if active.on else None
         if name is None:
             original(self, key)
             return
@@ -114,7 +114,7 @@ def _outcome(name: str, value: str | None) -> scoped_env.Outcome:
 def _iter(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807
         keys = list(original(self))
-        yield from _seen_of(self, keys) if _is_ours(self, active) else keys
+        yield from _seen_of(self, keys) if active.on and _is_ours(self) else keys
 
     return __iter__
 
@@ -139,7 +139,7 @@ def _seen_of(environ: Any, keys: list[Any]) -> list[Any]:
 def _len(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def __len__(self: Any) -> int:  # noqa: N807
         length: int = original(self)
-        if not _is_ours(self, active):
+        if not active.on or not _is_ours(self):
             return length
         try:
             for name, value in scoped_env.overlay().items():
@@ -156,7 +156,7 @@ def _len(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
 
 def _repr(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def __repr__(self: Any) -> str:  # noqa: N807
-        if not _is_ours(self, active) or not scoped_env.overlay():
+        if not active.on or not _is_ours(self) or not scoped_env.overlay():
             return str(original(self))
         return f"environ({{{', '.join(f'{key!r}: {value!r}' for key, value in self.items())}}})"
 
@@ -165,7 +165,7 @@ def _repr(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
 
 def _clear(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def clear(self: Any) -> None:
-        if not _is_ours(self, active):
+        if not active.on or not _is_ours(self):
             original(self)
             return
         try:

@@ -75,7 +75,7 @@ def _call(
 ) -> tuple[Owner | None, tuple[Any, ...]]:
     """What to submit for ``fn(*args, **kwargs)``, a function and its positional arguments; and whose it is."""
     try:
-        if isinstance(fn, _Item):
+        if type(fn) is _Item:
             captured = fn.snapshot
             called = fn = fn.__wrapped__
         else:

@@ -148,6 +148,12 @@ def _take_out(done: _Applied) -> None:
         outer = outer.__wrapped__
 
 
+def in_force() -> Callable[[], list[Active]]:
+    """Return what lists the patches that are in force; it needs no name of this module."""
+    done = _applied
+    return lambda: [patch.active for patch in done.values()]
+
+
 def applied() -> list[tuple[str, str, bool]]:
     """What is patched: (module, attribute, whether ours is the outermost), in the order in which it was applied."""
     with _lock:

@@ -23,7 +23,7 @@ from fnmatch import translate
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otelctx import arrival, binding, carrier, faults, metrics, mode, ownership, workers
+from otelctx import arrival, binding, carrier, faults, metrics, mode, ownership, place, workers
 from otelctx.carrier import Carried
 from otelctx.claim import SHED
 from otelctx.policy import NAMES, PROCESS, SERVICE
@@ -160,7 +160,7 @@ def _start(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
 
 def _is_service(process: BaseProcess) -> bool:
     fn = getattr(process, "_target", None) or type(process).run
-    return _is_worker(f"{getattr(fn, '__module__', '')}:{getattr(fn, '__qualname__', '')}") is not None
+    return _is_worker(f"{place.attribute(fn, '__module__')}:{place.attribute(fn, '__qualname__')}") is not None
 
 
 def _prepare(process: BaseProcess, captured: Snapshot) -> _Runner | None:

@@ -18,6 +18,8 @@ from fnmatch import translate
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from otelctx import place
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from threading import Thread
@@ -140,12 +142,14 @@ def _targets(thread: Thread) -> Iterator[str]:
     if target is None:
         target = type(thread).run
     else:
-        while isinstance(target, partial):
+        while issubclass(type(target), partial):
             target = target.func
-        owner = getattr(target, "__self__", None)
-        if owner is not None and not isinstance(owner, type):
+        owner = place.attribute(target, "__self__")
+        if owner is not None and not issubclass(type(owner), type):
             owner = type(owner)
-    name = getattr(target, "__qualname__", None) or type(target).__qualname__
-    yield f"{getattr(target, '__module__', None)}:{name}"
+    name = place.attribute(target, "__qualname__")
+    if type(name) is not str:
+        name = type(target).__qualname__
+    yield f"{place.attribute(target, '__module__')}:{name}"
     if owner is not None:
         yield f"{owner.__module__}:{owner.__qualname__}.{name.rpartition('.')[2]}"

@@ -32,14 +32,16 @@ def _popen(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     position = 10
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        if active.on:
-            given = args[position] if len(args) > position else kwargs.get("env")
-            changed = children.environment(given, scoped_env.process())
-            if changed is not None:
-                if len(args) > position:
-                    args = (*args[:position], changed, *args[position + 1 :])
-                else:
-                    kwargs["env"] = changed
+        if not active.on:
+            original(self, *args, **kwargs)
+            return
+        given = args[position] if len(args) > position else kwargs.get("env")
+        changed = children.environment(given, scoped_env.process())
+        if changed is not None:
+            if len(args) > position:
+                args = (*args[:position], changed, *args[position + 1 :])
+            else:
+                kwargs["env"] = changed
         within = _WITHIN_POPEN.set(True)
         try:
             original(self, *args, **kwargs)

@@ -43,7 +43,7 @@ def without_left_over(wrapper: Any) -> Any:
 
 def unwrap(fn: Callable[..., Any]) -> Callable[..., Any]:
     """`fn` without the closure of OpenTelemetry's threading instrumentation."""
-    while isinstance(fn, FunctionType) and submitted is not None and fn.__code__ is submitted:
+    while type(fn) is FunctionType and submitted is not None and fn.__code__ is submitted:
         cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
         fn = cells["original_func"].cell_contents
     return fn

@@ -134,7 +134,8 @@ def _called(thread: Any) -> object:
     """What the thread is for, by which its span and its trail are named."""
     if _is_timer(thread):
         return thread.function
-    return getattr(thread, "_target", None) or thread.run
+    target = getattr(thread, "_target", None)
+    return thread.run if target is None else target
 
 
 _OWN_FRAMES: Final = 2

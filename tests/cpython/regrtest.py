@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from xml.etree import ElementTree as ET
@@ -26,6 +27,12 @@ UNSTEADY: Final = {
 # How a failure is headed: "ERROR: test_x (test.test_y.Cls.test_x) [what the subtest was]". A test's own document comes
 # after it, and 3.11 puts no test's name in the brackets of `setUpClass`.
 _HEADING: Final = re.compile(r"^(?:FAIL|ERROR): \w+ \((?P<name>[\w.<>]+)\)", re.MULTILINE)
+
+# "test_x (test.test_y.Cls.test_x) ... ", and as the last of the output: without an end.
+_UNFINISHED: Final = re.compile(r"^\w+ \((?P<name>[\w.<>]+)\)[^(]*\Z", re.MULTILINE)
+
+STALLED: Final = 240.0
+"""Seconds without a word after which a file hangs."""
 
 _EXIT: Final = {0: "passed", 2: "failed", 3: "left something behind", 4: "no test was run"}
 
@@ -50,50 +57,61 @@ def run(
     variables: Mapping[str, str],
     *,
     only: Iterable[str] = (),
+    without: Iterable[str] = UNSTEADY,
     directory: Path | None = None,
-    timeout: float = 900,
 ) -> Run:
     """Run the tests of the file `name` (those in `only`, where it names any) with `variables` in the environment.
 
-    `directory`: where the file is, where the interpreter does not ship it. A run that takes longer than `timeout`
-    seconds is ended with everything that it started.
+    `directory`: where the file is, where the interpreter does not ship it. One that hangs is ended with everything that
+    it started, and run again without the test that it hung in.
     """
-    with tempfile.TemporaryDirectory(prefix="cpython-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="cpython-", ignore_cleanup_errors=True) as scratch:
         report = Path(scratch, "report.xml")
         command: list[str | Path] = [python, "-m", "test", "-v", "--fail-env-changed", "--junit-xml", report]
         if directory is not None:
             command += ["--testdir", directory]
-        for test in UNSTEADY:
+        left_out = [*without]
+        for test in left_out:
             command += ["--ignore", test]
-        patterns = Path(scratch, "only")
         if chosen := list(only):
+            patterns = Path(scratch, "only")
             patterns.write_text("".join(f"{test}\n" for test in chosen))
             command += ["--matchfile", patterns]
         environ = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "OTEL", "VIRTUAL"))}
-        environ |= {"TMPDIR": scratch, **variables}
-        with Path(scratch, "output").open("w+", errors="replace") as output:
-            process = subprocess.Popen(
-                [*command, name],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-            try:
-                status = process.wait(timeout)
-                whole = _EXIT.get(status, f"ended with {status}")
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                whole = f"took longer than {timeout:.0f} seconds"
-            output.seek(0)
-            said = output.read()
+        output = Path(scratch, "output")
+        status = _wait([*command, name], environ | {"TMPDIR": scratch, **variables}, output)
+        said = output.read_text(errors="replace")
         outcomes = _outcomes(report)
         for heading in _HEADING.finditer(said):  # the report leaves failures of subtests out
             end = said.find("\n======", heading.end())
             outcomes[heading["name"]] = Outcome("failed", said[heading.start() : end][:3000])
-        return Run({WHOLE: Outcome(whole, said[-3000:]), **outcomes}, said)
+        if status is not None:
+            return Run({WHOLE: Outcome(_EXIT.get(status, f"ended with {status}"), said[-3000:]), **outcomes}, said)
+        unfinished = _UNFINISHED.search(said)
+    if unfinished is None or chosen:
+        return Run({WHOLE: Outcome("hung", said[-3000:]), **{test: Outcome("hung") for test in chosen}}, said)
+    hung = unfinished["name"]
+    again = run(python, name, variables, without=[*left_out, hung], directory=directory)
+    return Run(again.outcomes | {hung: Outcome("hung", said[-3000:])}, said + again.output)
+
+
+def _wait(command: list[str | Path], environ: Mapping[str, str], output: Path) -> int | None:
+    """Run `command` and return its exit code; None where it hung. What it says goes to the file `output`."""
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            command, env=environ, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+        )
+        heard, size = time.monotonic(), 0
+        while True:
+            try:
+                return process.wait(5)
+            except subprocess.TimeoutExpired:
+                if (now := output.stat().st_size) != size:
+                    heard, size = time.monotonic(), now
+                elif time.monotonic() - heard > STALLED:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                    return None
 
 
 def _outcomes(report: Path) -> dict[str, Outcome]:
