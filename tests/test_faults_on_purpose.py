@@ -6,20 +6,35 @@ session bound in the application's own variable) in each mode. What it writes an
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from textwrap import dedent
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
+import otelctx
+from otelctx import alerts as alerts_module
+from otelctx import ambient
+from otelctx.place import TRAIL
 from tests.installed import Environment, environment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tests.installed import Environment as Installed
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from otelctx import Mismatch
+    from tests.conftest import Install
 
 PREAMBLE: Final = """\
 import os, sys
@@ -68,7 +83,7 @@ class Ended(NamedTuple):
 class Programs:
     """Runs programs without otelctx and with it."""
 
-    def __init__(self, installed: Installed, directory: Path) -> None:
+    def __init__(self, installed: Environment, directory: Path) -> None:
         self.installed = installed
         self.directory = directory
 
@@ -744,8 +759,8 @@ def test_a_getter_and_a_predicate_that_raise_are_nothing_to_the_work(programs: P
     ends_the_same(programs, FAILING.format(raised=raised), declared=GETTER + PREDICATE, says="a thread")
 
 
-def test_a_getter_that_ends_its_thread_is_nothing_to_the_work(programs: Programs) -> None:
-    ends_the_same(programs, FAILING.format(raised="SystemExit"), declared=GETTER, says="a thread")
+def test_a_getter_that_interrupts_its_thread_is_nothing_to_the_work(programs: Programs) -> None:
+    ends_the_same(programs, FAILING.format(raised="KeyboardInterrupt"), declared=GETTER, says="a thread")
 
 
 def test_a_source_whose_module_raises_when_it_is_imported_is_nothing_to_the_work(
@@ -777,3 +792,127 @@ sources = [{ contextvar = "broken:KEY" }, { contextvar = "strange:KEY" }, { gett
     pool.shutdown()
     """
     ends_the_same(programs, text, declared=declared, says="ZeroDivisionError")
+
+
+# --- callbacks of on_mismatch, and exporters --------------------------------------------------------------------------
+
+IN_PROCESS = {"session": {"sources": [{"contextvar": f"{__name__}:KEY", "empty": [""]}]}}
+TIMEOUT: Final = 20.0
+KEY: ContextVar[str] = ContextVar("KEY")
+
+
+class Ends(BaseException):
+    """Ends a thread, as a killed greenlet's exception does."""
+
+
+def warm(pool: ThreadPoolExecutor) -> None:
+    """Let the worker have a key of its own, so that every arrival there is a mismatch."""
+    inspect.unwrap(ThreadPoolExecutor.submit)(pool, KEY.set, "left behind").result(TIMEOUT)
+
+
+@pytest.fixture(params=["repair", "observe", "recorded", "enforce"])
+def mode(request: pytest.FixtureRequest, install: Install) -> Iterator[str]:
+    """Otelctx on, in each mode; and in repair under a span, where an arrival has more to it."""
+    install(keys=IN_PROCESS, mode="repair" if request.param == "recorded" else request.param, spans="auto")
+    if request.param == "recorded":
+        with trace.get_tracer(__name__).start_as_current_span("turn"):
+            yield request.param
+    else:
+        yield request.param
+
+
+@pytest.mark.parametrize("raised", [ValueError, MemoryError, RecursionError])
+@pytest.mark.usefixtures("mode")
+def test_the_work_runs_whatever_exception_a_callback_of_on_mismatch_raises(raised: type[Exception]) -> None:
+    called = []
+
+    def callback(mismatch: Mismatch) -> None:
+        called.append(mismatch.key)
+        raise raised("on purpose")
+
+    forget = otelctx.on_mismatch(callback)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            warm(pool)
+            token = KEY.set("A")
+            assert pool.submit(len, "abc").result(TIMEOUT) == 3
+            KEY.reset(token)
+    finally:
+        forget()
+    assert called == ["session"]
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, GeneratorExit, Ends])
+def test_what_is_to_end_a_thread_passes_through_a_callback_and_leaves_the_worker_in_order(
+    raised: type[BaseException], mode: str, spans: InMemorySpanExporter
+) -> None:
+    """Ctrl-C, `sys.exit` of a signal's handler, a killed greenlet: none of them is otelctx's to swallow."""
+    raising = True
+
+    def callback(mismatch: Mismatch) -> None:
+        if raising:
+            raise raised("on purpose")
+
+    def left() -> tuple[object, ...]:
+        return otelctx.get("session"), TRAIL.get(), ambient.is_asking(), trace.get_current_span().get_span_context()
+
+    forget = otelctx.on_mismatch(callback)
+    ran: list[object] = []
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            warm(pool)
+            before = inspect.unwrap(ThreadPoolExecutor.submit)(pool, left).result(TIMEOUT)
+            token = KEY.set("A")
+            future = pool.submit(ran.append, "it")
+            assert type(future.exception(TIMEOUT)) is raised
+            raising = False
+            KEY.reset(token)
+            assert inspect.unwrap(ThreadPoolExecutor.submit)(pool, left).result(TIMEOUT) == before
+            assert pool.submit(len, "abc").result(TIMEOUT) == 3
+    finally:
+        forget()
+    assert ran == []
+    assert not alerts_module.delivering()
+    if mode == "recorded":
+        assert [span.name for span in spans.get_finished_spans()] == ["executor list.append", "executor len"]
+
+
+class Blocks(SpanExporter):
+    """An exporter that has lost its backend: it returns when it is let go."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.let_go = threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.entered.set()
+        self.let_go.wait(TIMEOUT)
+        return SpanExportResult.FAILURE
+
+
+@pytest.mark.parametrize("mode", ["observe", "repair"], indirect=True)
+def test_the_work_runs_while_an_exporter_blocks(mode: str) -> None:
+    exporter = Blocks()
+    seen: list[Mismatch] = []
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(
+        BatchSpanProcessor(exporter, schedule_delay_millis=1, max_queue_size=4, max_export_batch_size=1)
+    )
+    forget = otelctx.on_mismatch(seen.append)
+    alerts_module.configure(None, tracer_provider=provider)
+    try:
+        with provider.get_tracer(__name__).start_as_current_span("turn"):
+            provider.get_tracer(__name__).start_span("another").end()
+            assert exporter.entered.wait(TIMEOUT)
+            with ThreadPoolExecutor(1) as pool:
+                token = KEY.set("A")
+                for number in range(20):  # more than the queue holds
+                    warm(pool)
+                    assert pool.submit(abs, number).result(TIMEOUT) == number
+                KEY.reset(token)
+        assert not exporter.let_go.is_set()
+        assert seen
+    finally:
+        forget()
+        exporter.let_go.set()
+        provider.shutdown()

@@ -153,7 +153,8 @@ def compare(bench: Bench, name: str, side: str, reference: Run, other: Run) -> V
     for test in differ:
         # Only a test has a name that can be chosen; the file, or a class's `setUpClass`, is run as a whole.
         only = [test.partition(" ")[0]] if test != WHOLE and not test.startswith(("setUp", "tearDown")) else []
-        times = AGAIN if only else 2
+        hung = any(run_.outcomes.get(test, Outcome("")).verdict == "hung" for run_ in (reference, other))
+        times = AGAIN if only and not hung else 2
         seen = {
             where: [
                 bench.run(name, where, only=only).outcomes.get(test, Outcome("not run")).verdict for _ in range(times)

@@ -121,7 +121,9 @@ def _outcomes(report: Path) -> dict[str, Outcome]:
         return {}
     outcomes: dict[str, Outcome] = {}
     for case in cases:
-        name = case.get("name", "")
+        name = case.get("name")
+        if not name:
+            continue
         outcome = Outcome("skipped" if case.find("skipped") is not None else "passed")
         for kind in ("failure", "error"):
             if (found := case.find(kind)) is not None:
