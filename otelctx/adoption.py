@@ -28,6 +28,7 @@ from otelctx.place import TRAIL, TRAIL_LENGTH
 from otelctx.policy import QUEUE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextvars import ContextVar, Token
 
     from otelctx.keys import Registry
@@ -48,11 +49,31 @@ def adopting(queue: Q, /) -> Q:
 
     Arguments: `queue` is a queue of `queue` or `asyncio`, or of a subclass.
 
-    Returns the same object. Raises `TypeError` for anything else. Thread-safe; adopting twice is adopting once.
+    Returns the queue to use in its place: the same object, but for a `queue.SimpleQueue`, which cannot be changed: an
+    object of a subclass stands in front of it. Raises `TypeError` for anything else. Thread-safe; adopting twice is
+    adopting once.
     """
     from otelctx_instrumentation import queues
 
     return queues.adopting(queue)
+
+
+_look: Callable[[], None] | None = None
+
+
+def watch(look: Callable[[], None] | None) -> None:
+    """Call `look` from now on whenever a declared queue may have come into being."""
+    global _look
+    _look = look
+
+
+def look() -> None:
+    """Look for declared queues: a worker is about to start. Never raises."""
+    if _look is not None:
+        try:
+            _look()
+        except Exception as exc:
+            faults.internal_error("queue", exc)
 
 
 def departing(name: str) -> Carried | None:

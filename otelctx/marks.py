@@ -37,13 +37,26 @@ class Marks:
     gets, outside of it.
     """
 
-    __slots__ = ("_by_id", "_contents", "_count", "_getting", "_is_bare", "_is_lifo", "_putting", "_unmarked", "name")
+    __slots__ = (
+        "_by_id",
+        "_contents",
+        "_count",
+        "_getting",
+        "_is_bare",
+        "_is_lifo",
+        "_putting",
+        "_unmarked",
+        "name",
+        "on",
+    )
 
     def __init__(
         self, name: str, contents: Callable[[Any], Iterable[Any]], *, is_bare: bool = True, is_lifo: bool = False
     ) -> None:
         self.name = name
         """What the queue is called in spans and trails."""
+        self.on = True
+        """Whether the queue is to adopt: one that was declared is, until otelctx is uninstalled."""
         self._contents = contents
         self._is_bare = is_bare
         """Whether the queue's container has the very items; a subclass may keep something else there."""
@@ -127,10 +140,23 @@ class Marks:
                     self._add(item, None)
         self._unmarked = max(0, size - self._count)
 
-    def forget(self) -> None:
-        """Keep nothing: nobody looks for the time being."""
+    def follow(self, item: Any, at_most: int) -> None:
+        """`item` has been put behind all others. More than `at_most` marks are not to be relied on."""
+        self._add(item, self._putting.get(get_ident()))  # type: ignore[arg-type]
+        if self._count > at_most:
+            self.forget(at_most)
+
+    def lead(self, item: Any) -> Carried | None:
+        """`item` has been got; what departed with it. Items of unknown origin were in front."""
+        if self._unmarked:
+            self._unmarked -= 1
+            return None
+        return self._take(item)
+
+    def forget(self, unmarked: int = 0) -> None:
+        """Keep nothing: there are `unmarked` items, and they are nobody's."""
         self._by_id.clear()
-        self._count = self._unmarked = 0
+        self._count, self._unmarked = 0, unmarked
 
     def _add(self, item: Any, carried: Carried | None) -> None:
         number = id(item)

@@ -6,7 +6,10 @@ import asyncio
 import contextvars
 import copy
 import gc
+import importlib
 import inspect
+import itertools
+import pickle
 import queue
 import sys
 import threading
@@ -24,6 +27,7 @@ from otelctx import faults, metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.conftest import Install
 
@@ -36,6 +40,7 @@ TIMEOUT = 20.0
 ABSENT = "absent"
 
 KINDS = [queue.Queue, queue.LifoQueue, queue.PriorityQueue]
+ALL_KINDS = [*KINDS, queue.SimpleQueue]
 
 
 @pytest.fixture(params=["carried", "recorded", "enforced"])
@@ -94,7 +99,7 @@ def got_by_a_worker(items: Any, number: int) -> list[tuple[object, tuple[object,
 
 
 @pytest.mark.usefixtures("on")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_each_item_is_got_under_its_putters_key(kind: type[Any]) -> None:
     items = otelctx.adopting(kind())
     for item, who in ((2, "A"), (1, "B"), (3, None), (0, "A")):
@@ -323,7 +328,7 @@ def test_shutting_down_gives_nobody_an_identity_and_wakes_those_who_wait() -> No
 
 
 @pytest.mark.usefixtures("on")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_one_object_put_by_two_is_got_once_under_each(kind: type[Any]) -> None:
     items = otelctx.adopting(kind())
     for who in ("A", "B", None, "B"):
@@ -336,12 +341,12 @@ def test_one_object_put_by_two_is_got_once_under_each(kind: type[Any]) -> None:
 
 
 @pytest.mark.usefixtures("on")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_items_from_before_are_nobodys_and_are_not_lost(kind: type[Any]) -> None:
     items = kind()
     with acting_as("A"):
         items.put(1)
-        otelctx.adopting(items)
+        items = otelctx.adopting(items)
         items.put(1)
     assert sorted(map(repr, got_by_a_worker(items, 2))) == sorted(map(repr, [(1, of(None)), (1, of("A"))]))
 
@@ -506,7 +511,7 @@ def test_a_copy_is_a_plain_queue_on_the_same_items(install: Install) -> None:
     assert got_by_a_worker(items, 2) == [(1, of("A")), (2, of(None))]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_queue_goes_with_its_last_reference(kind: type[Any], install: Install) -> None:
     install(keys=KEYS)
     gc.collect()
@@ -557,3 +562,148 @@ def test_a_worker_of_a_pool_is_nobodys_after_a_task_that_got_an_item(install: In
         otelctx.uninstall()
         left = pool.submit(contextvars.copy_context).result(TIMEOUT)
     assert {var.name for var in left} <= {"otelctx.here", "otelctx.home"}
+
+
+# --- a SimpleQueue, which is written in C ----------------------------------------------------------------------------
+
+
+def test_what_stands_in_front_of_a_simple_queue_looks_like_it(install: Install) -> None:
+    install(keys=KEYS)
+    plain: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    items = otelctx.adopting(plain)
+    assert isinstance(items, queue.SimpleQueue)
+    assert items.__class__ is queue.SimpleQueue
+    assert otelctx.adopting(items) is items
+    assert repr(items).partition(" at ")[0] == repr(plain).partition(" at ")[0]
+    for name in ("put", "get", "put_nowait", "get_nowait", "empty", "qsize"):
+        assert inspect.signature(getattr(items, name)) == inspect.signature(getattr(plain, name)), name
+        assert getattr(items, name).__doc__ == getattr(queue.SimpleQueue, name).__doc__
+    for call in ("copy.copy(one)", "copy.deepcopy(one)", "pickle.dumps(one)", "one.put()", "one.get(1, 2, 3)"):
+        errors = []
+        for one in (plain, items):
+            with pytest.raises(TypeError) as error:
+                eval(call, {"one": one, "copy": copy, "pickle": pickle})
+            errors.append(str(error.value))
+        assert errors[0] == errors[1], call
+
+
+@pytest.mark.usefixtures("on")
+def test_a_simple_queue_and_what_stands_in_front_of_it_are_one_queue() -> None:
+    plain: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    items = otelctx.adopting(plain)
+    item = object()
+    with acting_as("A"):
+        items.put(item)
+        plain.put("around")
+    assert (items.qsize(), plain.qsize(), items.empty()) == (2, 2, False)
+    assert plain.get() is item
+    assert got_by_a_worker(items, 1) == [("around", of(None))]
+    with pytest.raises(queue.Empty):
+        items.get_nowait()
+
+
+@pytest.mark.usefixtures("on")
+def test_after_somebody_took_an_item_behind_it_no_item_gets_an_earlier_ones_key() -> None:
+    plain: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    items = otelctx.adopting(plain)
+    with acting_as("A"):
+        items.put("tick")
+    assert plain.get() == "tick"
+    with acting_as("B"):
+        items.put("tick")
+    items.put("tock")
+    seen = got_by_a_worker(items, 2)
+    assert {who[0] for _, who in seen} <= {"B", ABSENT}
+    with acting_as("B"):
+        items.put("tick")
+    assert got_by_a_worker(items, 1) == [("tick", of("B"))]
+
+
+# --- declared queues -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], Any]]:
+    """Import a module of the application, with this text."""
+    names = (f"application_{number}" for number in itertools.count())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    NAME.clear()
+    NAME.append(next(names))
+
+    def imported(text: str) -> Any:
+        (tmp_path / f"{NAME[0]}.py").write_text(text)
+        importlib.invalidate_caches()
+        return importlib.import_module(NAME[0])
+
+    yield imported
+    sys.modules.pop(NAME[0], None)
+
+
+NAME: list[str] = []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", ["Queue", "LifoQueue", "PriorityQueue", "SimpleQueue"])
+def test_a_declared_queue_adopts_until_otelctx_is_uninstalled(
+    kind: str, when: str, module: Callable[[str], Any], install: Install
+) -> None:
+    text = f"import queue\nitems = queue.{kind}()\nkept = items\n"
+    if when == "before":
+        application = module(text)
+    install(keys=KEYS, queues={"adopt": [f"{NAME[0]}:items"]})
+    if when == "after":
+        application = module(text)
+    with acting_as("A"):
+        application.items.put(1)
+    assert got_by_a_worker(application.items, 1) == [(1, of("A"))]
+    with acting_as("A"):
+        application.items.put(1)
+    otelctx.uninstall()
+    assert application.items is application.kept
+    assert got_by_a_worker(application.items, 1) == [(1, of(None))]
+    install(keys=KEYS)
+    with acting_as("A"):
+        application.items.put(1)
+    assert got_by_a_worker(application.items, 1) == [(1, of(None))]
+    install(keys=KEYS, queues={"adopt": [f"{NAME[0]}:items"]})
+    with acting_as("A"):
+        application.items.put(1)
+    assert got_by_a_worker(application.items, 1) == [(1, of("A"))]
+
+
+def test_a_declared_queue_may_be_an_attribute_of_an_object(module: Callable[[str], Any], install: Install) -> None:
+    install(keys=KEYS, queues={"adopt": [f"{NAME[0]}:registry.items"]})
+    application = module(
+        "import queue\nclass Registry:\n    items = None\nregistry = Registry()\nregistry.items = queue.Queue()\n"
+    )
+    with acting_as("A"):
+        application.registry.items.put(1)
+    assert got_by_a_worker(application.registry.items, 1) == [(1, of("A"))]
+
+
+@pytest.mark.parametrize("first", ["None", "queue.Queue()"])
+def test_a_declared_queue_that_is_made_later_adopts_once_a_thread_is_started(
+    first: str, module: Callable[[str], Any], install: Install
+) -> None:
+    install(keys=KEYS, queues={"adopt": [f"{NAME[0]}:items"]})
+    application = module(f"import queue\nitems = {first}\n")
+    application.items = queue.Queue()
+    in_a_worker(lambda: True)
+    with acting_as("A"):
+        application.items.put(1)
+    assert got_by_a_worker(application.items, 1) == [(1, of("A"))]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("other = 1", "is declared, and is not there"), ("items = []", "is declared, and is a list")]
+)
+def test_a_declared_queue_that_is_none_is_reported_once(
+    text: str, told: str, module: Callable[[str], Any], install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults.forget()
+    install(keys=KEYS, queues={"adopt": [f"{NAME[0]}:items"]})
+    module(text)
+    in_a_worker(lambda: True)
+    assert [record.getMessage() for record in caplog.records if f"{NAME[0]}:items {told}" in record.getMessage()]
+    assert len(caplog.records) == 1
+    faults.forget()

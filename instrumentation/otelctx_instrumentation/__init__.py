@@ -68,7 +68,7 @@ def apply(settings: Config) -> None:
     patching.apply(environ.patches(settings))
     patching.apply(functions.patches(settings.cron.runners))
     patching.apply(subprocess.spawners(settings.dispatch.spawners))
-    queues.turn_on()
+    queues.turn_on(settings.queues.adopt)
     tracing.watch()
     from otelctx_instrumentation import ending  # last, as it says
 

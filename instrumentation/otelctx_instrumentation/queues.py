@@ -9,7 +9,12 @@ beside it (`otelctx.marks`); when ``get`` has the item, its mark is adopted.
 Items are never wrapped: whoever reads ``queue.queue``, goes around us or compares priorities meets what was put. An
 item of which nobody knows who put it (it was there before, or came by another way) arrives with nothing.
 
-For `queue.Queue`, `asyncio.Queue` and their ``Lifo`` and ``Priority`` kinds.
+For `queue.Queue`, `asyncio.Queue` and their ``Lifo`` and ``Priority`` kinds. A `queue.SimpleQueue` is written in C: it
+has no class that could be exchanged, no lock, and nobody can look into it. An object of a subclass stands in front of
+it, and in its place where it is declared; whoever has the one behind it goes around us.
+
+A declared queue is looked for when its module has been imported, and again whenever a thread is started: so one that is
+made later, or another one in its place, is found before there is a worker for it.
 
 What escapes: ``get`` in a task of its own (``asyncio.create_task(queue.get())``, and ``asyncio.wait_for`` on 3.11)
 adopts in that task, which is over when somebody has the item; `multiprocessing.Manager` queues, which are proxies.
@@ -18,16 +23,19 @@ adopts in that task, which is over when somebody has the item; `multiprocessing.
 from __future__ import annotations
 
 import sys
+from _thread import RLock
 from dataclasses import dataclass
-from functools import wraps
+from functools import reduce, wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from otelctx import adoption
+from otelctx import adoption, faults
+from otelctx.keys import is_loading
 from otelctx.marks import NOTHING, Marks
+from otelctx_instrumentation.patching import when_imported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 Q = TypeVar("Q")
 
@@ -60,16 +68,103 @@ _set_class: Final[Callable[[Any, type], None]] = vars(object)["__class__"].__set
 _is_on = False
 
 
-def turn_on() -> None:
-    """Let adopting queues adopt."""
+_declared: dict[str, _Declared] = {}
+
+
+class _Declared:
+    """A declared queue: ``module:attribute``, and which object it is by now."""
+
+    __slots__ = ("is_told", "path", "plain", "queue")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.queue: Any = None
+        self.plain: Any = None
+        """What stands behind `queue`, where that is another object."""
+        self.is_told = False
+
+    def look(self, *, complete: bool = False) -> None:
+        """Let the queue that is there adopt, if there is one; where it is `complete` and has none, say so."""
+        module, _, attribute = self.path.partition(":")
+        *owners, name = attribute.split(".")
+        try:
+            owner = reduce(getattr, owners, sys.modules[module])
+            there = getattr(owner, name)
+        except (KeyError, AttributeError):
+            if complete:
+                self._tell("is not there")
+            return
+        if there is self.queue or there is None:
+            return
+        try:
+            queue = _adopting(there, name)
+        except TypeError:
+            self._tell(f"is a {type(there).__qualname__}, and no queue that can adopt")
+            return
+        if queue is not there:
+            setattr(owner, name, queue)
+            self.plain = there
+        self.queue = queue
+
+    def _tell(self, what: str) -> None:
+        if not self.is_told:
+            self.is_told = True
+            faults.internal_error("queue", message=f"{self.path} is declared, and {what}")
+
+    def undo(self) -> None:
+        """Let it be as a plain queue again, and put the one behind it back where ours still stands for it."""
+        queue, self.queue = self.queue, None
+        if queue is None:
+            return
+        # Its class stays: another thread may be in one of its methods.
+        queue._otelctx_marks.on = False
+        if self.plain is None:
+            return
+        module, _, attribute = self.path.partition(":")
+        *owners, name = attribute.split(".")
+        try:
+            owner = reduce(getattr, owners, sys.modules[module])
+        except (KeyError, AttributeError):
+            return
+        if getattr(owner, name, None) is queue:
+            setattr(owner, name, self.plain)
+
+
+def turn_on(declared: Iterable[str]) -> None:
+    """Let adopting queues adopt, and those that are `declared`, ``module:attribute`` each, be adopting ones."""
     global _is_on
     _is_on = True
+    declared = tuple(declared)
+    for path in [path for path in _declared if path not in declared]:
+        _declared.pop(path).undo()
+    for path in declared:
+        if path not in _declared:
+            one = _declared[path] = _Declared(path)
+            module = path.partition(":")[0]
+            # Where it is there already, and still running, more may come; the hook is then called at once.
+            complete = module not in sys.modules or not is_loading(module)
+            when_imported(module, lambda _, one=one, complete=complete: _imported(one, complete))  # type: ignore[misc]
+    adoption.watch(look if _declared else None)
+
+
+def _imported(one: _Declared, complete: bool) -> None:
+    if _declared.get(one.path) is one:
+        one.look(complete=complete)
+
+
+def look() -> None:
+    """Look for each declared queue again: it may be made by now, or be another one."""
+    for one in [*_declared.values()]:
+        one.look()
 
 
 def turn_off() -> None:
-    """Let adopting queues be plain ones."""
+    """Let adopting queues be plain ones, and those that were declared what they were."""
     global _is_on
     _is_on = False
+    adoption.watch(None)
+    while _declared:
+        _declared.popitem()[1].undo()
 
 
 def adopting(queue: Q) -> Q:
@@ -83,6 +178,10 @@ def _adopting(queue: Q, name: str) -> Q:
         if module is not None and isinstance(queue, module.Queue):
             _mark(queue, name, kind, module)
             return queue
+    module = sys.modules.get("queue")
+    if module is not None and isinstance(queue, module.SimpleQueue):
+        front: Q = _in_front_of(queue, name)
+        return front
     wrong = type(queue).__name__
     raise TypeError(f"otelctx.adopting() takes a queue of queue or asyncio, and not {wrong!r}")
 
@@ -90,6 +189,7 @@ def _adopting(queue: Q, name: str) -> Q:
 def _mark(queue: Any, name: str, kind: _Kind, module: Any) -> None:
     base = type(queue)
     if _BASE in vars(base):
+        queue._otelctx_marks.on = True
         return
     classes = (module.Queue, module.LifoQueue, module.PriorityQueue)
     is_bare = all(getattr(base, method) in [getattr(known, method) for known in classes] for method in ("_put", "_get"))
@@ -121,9 +221,9 @@ def _class_for(base: type, kind: _Kind) -> type:
     size = kind.size
 
     def put(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not _is_on:
-            return getattr(super(made, self), kind.put)(*args, **kwargs)
         marks: Marks = self._otelctx_marks
+        if not (_is_on and marks.on):
+            return getattr(super(made, self), kind.put)(*args, **kwargs)
         before = marks.putting(adoption.departing(marks.name))
         try:
             return getattr(super(made, self), kind.put)(*args, **kwargs)
@@ -131,9 +231,9 @@ def _class_for(base: type, kind: _Kind) -> type:
             marks.putting(before)
 
     def get(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not _is_on:
-            return getattr(super(made, self), kind.get)(*args, **kwargs)
         marks: Marks = self._otelctx_marks
+        if not (_is_on and marks.on):
+            return getattr(super(made, self), kind.get)(*args, **kwargs)
         marks.getting()
         try:
             item = getattr(super(made, self), kind.get)(*args, **kwargs)
@@ -148,7 +248,7 @@ def _class_for(base: type, kind: _Kind) -> type:
     def _put(self: Any, item: Any, /, *args: Any, **kwargs: Any) -> Any:
         done = super(made, self)._put(item, *args, **kwargs)
         marks: Marks = self._otelctx_marks
-        if _is_on:
+        if _is_on and marks.on:
             marks.added(self, item, getattr(self, size)())
         elif marks:
             marks.forget()
@@ -157,7 +257,7 @@ def _class_for(base: type, kind: _Kind) -> type:
     def _get(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         item = super(made, self)._get(*args, **kwargs)
         marks: Marks = self._otelctx_marks
-        if _is_on:
+        if _is_on and marks.on:
             marks.taken(self, item, getattr(self, size)())
         elif marks:
             marks.forget()
@@ -180,6 +280,98 @@ def _class_for(base: type, kind: _Kind) -> type:
         },
     )
     return made  # type: ignore[no-any-return]
+
+
+def _in_front_of(plain: Any, name: str) -> Any:
+    """What stands in front of the `queue.SimpleQueue` `plain`: put and got there is adopted."""
+    base = type(plain)
+    if _BASE in vars(base):
+        plain._otelctx_marks.on = True
+        return plain
+    front = _front_for(base)()
+    front._plain, front._waiting = plain, 0
+    front._lock = RLock()  # a put may come in the middle of another, from a signal handler or a garbage collection
+    front._otelctx_marks = marks = Marks(name, lambda _: ())
+    marks.forget(unmarked=plain.qsize())
+    return front
+
+
+def _front_for(base: type) -> Any:
+    known: type
+    for known in type.__subclasses__(base):
+        if vars(known).get(_BASE) is base:
+            return known
+
+    def put(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        marks: Marks = self._otelctx_marks
+        plain = self._plain
+        if not (_is_on and marks.on):
+            with self._lock:
+                marks.forget(unmarked=plain.qsize() + 1)
+                return plain.put(*args, **kwargs)
+        carried = adoption.departing(marks.name)
+        with self._lock:
+            before = marks.putting(carried)
+            try:
+                done = plain.put(*args, **kwargs)
+                marks.follow(args[0] if args else kwargs["item"], plain.qsize() + self._waiting)
+            finally:
+                marks.putting(before)
+        return done
+
+    def get(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            self._waiting += 1
+        try:
+            item = self._plain.get(*args, **kwargs)
+        except BaseException:
+            with self._lock:
+                self._waiting -= 1
+            raise
+        with self._lock:
+            self._waiting -= 1
+            carried = self._otelctx_marks.lead(item)
+        if _is_on and self._otelctx_marks.on:
+            adoption.adopt(carried, self)
+        return item
+
+    def put_nowait(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return put(self, *args, **kwargs)
+
+    def get_nowait(self: Any) -> Any:
+        return get(self, block=False)
+
+    def empty(self: Any) -> Any:
+        return self._plain.empty()
+
+    def qsize(self: Any) -> Any:
+        return self._plain.qsize()
+
+    def __reduce_ex__(self: Any, protocol: Any, /) -> Any:  # noqa: N807
+        return self._plain.__reduce_ex__(protocol)
+
+    methods = (put, get, put_nowait, get_nowait, empty, qsize)
+    return type(base)(
+        base.__name__,
+        (base,),
+        {
+            **{method.__name__: _named_like(getattr(base, method.__name__), method) for method in methods},
+            "__module__": base.__module__,
+            "__qualname__": base.__qualname__,
+            "__doc__": base.__doc__,
+            "__slots__": ("_lock", _MARKS, "_plain", "_waiting"),
+            "__reduce_ex__": __reduce_ex__,
+            "__class__": property(lambda _: base),
+            _BASE: base,
+        },
+    )
+
+
+def _named_like(original: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+    named = wraps(original)(method)
+    if (signature := getattr(original, "__text_signature__", None)) is not None:
+        named.__dict__["__text_signature__"] = signature
+    return named
 
 
 def _plain(reduced: Any, made: type) -> Any:

@@ -25,7 +25,7 @@ from operator import is_
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
-from otelctx import arrival, cron, faults, metrics, mode, place, runtime, workers
+from otelctx import adoption, arrival, cron, faults, metrics, mode, place, runtime, workers
 from otelctx.departure import Departure
 from otelctx.policy import NAMES, THREAD
 from otelctx.policy import SERVICE as SERVICE_KIND
@@ -196,6 +196,7 @@ def _context_of(thread: Thread) -> Context | None:
 
 def _prepare(thread: Thread) -> tuple[Context | None, _Runner | None, bool]:
     """How to start `thread`: in a neutral context, or with a runner, or neither; and whether its owner is recorded."""
+    adoption.look()
     already = vars(thread).get("run")
     if isinstance(already, _Runner) or _context_of(thread) is not None:
         return None, None, False
