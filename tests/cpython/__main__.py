@@ -93,29 +93,36 @@ class Bench:
 
     def __init__(self, home: Path, borrowed: Path | None, log: Path | None) -> None:
         self.installed = environment(home, "wheel")
-        self.borrowed = borrowed
         self.log = log
+        self.tests = Path(os.__file__).parent / "test"
+        self.variables = {"CPYTHON_SESSION": "cpython"}
+        if borrowed is not None:
+            self._borrow(borrowed, home / "borrowed" / "test")
         for file in APPLICATION.glob("*.py"):
             copy(file, self.installed.site_packages)
 
-    def directory_of(self, name: str) -> Path | bool | None:
-        """Where the file `name` is: None with the interpreter, a directory it is borrowed from, False nowhere."""
-        shipped = Path(os.__file__).parent / "test"
-        if (shipped / name).is_dir() or (shipped / f"{name}.py").is_file():
-            return None
-        if self.borrowed is not None and ((self.borrowed / name).is_dir() or (self.borrowed / f"{name}.py").is_file()):
-            return self.borrowed
-        return False
+    def _borrow(self, lender: Path, tests: Path) -> None:
+        """Let the package `test` be in the directory `tests`: the interpreter's own files, and what it lacks."""
+        tests.mkdir(parents=True)
+        for file in self.tests.iterdir():
+            (tests / file.name).symlink_to(file)
+        for name in ALL:
+            if not self.ships(name):
+                (tests / name).symlink_to(lender / name)
+        self.tests = tests
+        self.variables["PYTHONPATH"] = str(tests.parent)
+
+    def ships(self, name: str) -> bool:
+        """Whether the file `name` is there."""
+        return (self.tests / name).is_dir() or (self.tests / f"{name}.py").is_file()
 
     def run(self, name: str, side: str, *, only: Iterable[str] = ()) -> Run:
         """Run a file, or some of its tests, on one side."""
-        variables = {"CPYTHON_SESSION": "cpython", **SIDES[side]}
+        variables = {**self.variables, **SIDES[side]}
         if "OTELCTX_CONFIG" in variables:
             variables["OTELCTX_CONFIG"] = str(APPLICATION / variables["OTELCTX_CONFIG"])
-        directory = self.directory_of(name)
-        assert directory is None or isinstance(directory, Path)
         started = time.monotonic()
-        result = run(self.installed.python, name, variables, only=only, directory=directory)
+        result = run(self.installed.python, name, variables, only=only)
         if not only:
             self._tell(name, side, result, time.monotonic() - started)
         return result
@@ -203,7 +210,7 @@ def main(argv: list[str] | None = None) -> int:
         bench = Bench(Path(home), arguments.borrow, arguments.log)
         runs: dict[tuple[str, str], Future[Run]] = {}
         for name in names:
-            if bench.directory_of(name) is False:
+            if not bench.ships(name):
                 print(f"{name:32} NOT RUN: this interpreter does not ship it", flush=True)
                 continue
             for side in (REFERENCE, *sides):

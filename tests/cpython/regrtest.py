@@ -58,18 +58,14 @@ def run(
     *,
     only: Iterable[str] = (),
     without: Iterable[str] = UNSTEADY,
-    directory: Path | None = None,
 ) -> Run:
     """Run the tests of the file `name` (those in `only`, where it names any) with `variables` in the environment.
 
-    `directory`: where the file is, where the interpreter does not ship it. One that hangs is ended with everything that
-    it started, and run again without the test that it hung in.
+    One that hangs is ended with everything that it started, and run again without the test that it hung in.
     """
     with tempfile.TemporaryDirectory(prefix="cpython-", ignore_cleanup_errors=True) as scratch:
         report = Path(scratch, "report.xml")
         command: list[str | Path] = [python, "-m", "test", "-v", "--fail-env-changed", "--junit-xml", report]
-        if directory is not None:
-            command += ["--testdir", directory]
         left_out = [*without]
         for test in left_out:
             command += ["--ignore", test]
@@ -91,7 +87,7 @@ def run(
     if unfinished is None or chosen:
         return Run({WHOLE: Outcome("hung", said[-3000:]), **{test: Outcome("hung") for test in chosen}}, said)
     hung = unfinished["name"]
-    again = run(python, name, variables, without=[*left_out, hung], directory=directory)
+    again = run(python, name, variables, without=[*left_out, hung])
     return Run(again.outcomes | {hung: Outcome("hung", said[-3000:])}, said + again.output)
 
 
