@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import multiprocessing
 import os
 import queue
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 from multiprocessing.pool import ThreadPool
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -23,6 +23,7 @@ from opentelemetry import baggage
 from opentelemetry import context as otel_context
 
 import otelctx
+from tests import process_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
     from otelctx import Mismatch
     from tests.conftest import Install
 
-KEY: ContextVar[str] = ContextVar("KEY")
+# Processes forked beside threads are some of the rows.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+KEY = process_work.KEY  # in a module that child processes can import
 TIMEOUT: Final = 20.0
 
 
@@ -187,7 +191,14 @@ def thread_pool_imap_unordered() -> list[Seen]:
 
 def queue_and_hand_written_worker() -> list[Seen]:
     """The queue is not declared: the worker is whoever's started it."""
-    items: queue.Queue[Callable[[], None] | None] = queue.Queue()
+    return through(queue.Queue())
+
+
+def adopting_queue_and_hand_written_worker() -> list[Seen]:
+    return through(otelctx.adopting(queue.Queue()))
+
+
+def through(items: queue.Queue[Callable[[], None] | None]) -> list[Seen]:
     seen: list[Seen] = []
 
     def work() -> None:
@@ -202,6 +213,49 @@ def queue_and_hand_written_worker() -> list[Seen]:
     items.put(None)
     worker.join(TIMEOUT)
     return seen
+
+
+def process_pool(method: str) -> list[Seen]:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method)) as pool:
+        with acting_as("A"):
+            pool.submit(process_work.add, 1).result(TIMEOUT)
+        with acting_as("B"):
+            return [in_child(pool.submit(process_work.seen).result(TIMEOUT))]
+
+
+def process(method: str) -> list[Seen]:
+    context: Any = multiprocessing.get_context(method)
+    answers = context.SimpleQueue()
+    child = context.Process(target=process_work.put_seen, args=(answers,))
+    with acting_as("B"):
+        child.start()
+    seen = in_child(answers.get())
+    child.join(TIMEOUT)
+    return [seen]
+
+
+def in_child(seen: process_work.Seen) -> Seen:
+    return Seen(seen.variable, seen.entry, seen.baggage)
+
+
+def process_pool_fork() -> list[Seen]:
+    return process_pool("fork")
+
+
+def process_pool_spawn() -> list[Seen]:
+    return process_pool("spawn")
+
+
+def process_pool_forkserver() -> list[Seen]:
+    return process_pool("forkserver")
+
+
+def process_fork() -> list[Seen]:
+    return process("fork")
+
+
+def process_spawn() -> list[Seen]:
+    return process("spawn")
 
 
 def to_thread() -> list[Seen]:
@@ -301,6 +355,12 @@ ROWS: Final[dict[Row, Seen]] = {
     thread_pool_map: B,
     thread_pool_imap_unordered: B,
     queue_and_hand_written_worker: A,
+    adopting_queue_and_hand_written_worker: B,
+    process_pool_fork: B,
+    process_pool_spawn: B,
+    process_pool_forkserver: B,
+    process_fork: B,
+    process_spawn: B,
     to_thread: KEPT,
     create_task: KEPT,
     call_soon: KEPT,
@@ -310,30 +370,47 @@ ROWS: Final[dict[Row, Seen]] = {
 }
 """What the work of each row is to see."""
 
-KEYS: Final = {"session": {"sources": [{"contextvar": f"{__name__}:KEY", "empty": [""]}]}}
+KEYS: Final = process_work.SESSION
 
 
-@pytest.mark.parametrize("cell", ["variable", "baggage"])
-@pytest.mark.parametrize(("row", "owed"), ROWS.items(), ids=[row.__name__.strip("_") for row in ROWS])
-def test_the_work_sees_what_the_table_owes(
-    row: Row, owed: Seen, cell: str, install: Install, alerts: list[Mismatch]
-) -> None:
-    install(keys=KEYS)
-    seen = row()
-    assert seen
-    if cell == "variable":
-        assert {work.variable for work in seen} == {owed.variable}
-    else:
-        assert {(work.entry, work.baggage) for work in seen} == {(owed.entry, owed.baggage)}
-    assert alerts == []
+class Ran(NamedTuple):
+    """What came of a row."""
+
+    seen: list[Seen]
+    left: Seen
+    """What the caller's context has afterwards."""
+    alerts: list[Mismatch]
 
 
-@pytest.mark.parametrize("row", [*ROWS], ids=[row.__name__.strip("_") for row in ROWS])
-def test_after_the_hop_nothing_is_left_in_the_callers_context(row: Row, install: Install) -> None:
-    install(keys=KEYS)
-    row()
-    assert look() == NOTHING
-    assert otelctx.get("session") is None
+_ran: dict[Row, Ran] = {}
+
+
+@pytest.fixture(params=ROWS, ids=lambda row: row.__name__.strip("_"))
+def row(request: pytest.FixtureRequest) -> Row:
+    chosen: Row = request.param
+    return chosen
+
+
+@pytest.fixture
+def ran(row: Row, install: Install, alerts: list[Mismatch]) -> Ran:
+    """The row, which is run once for all that is asked of it: some of them start processes."""
+    if row not in _ran:
+        install(keys=KEYS)
+        _ran[row] = Ran(row(), look(), alerts)
+    return _ran[row]
+
+
+def test_the_work_sees_of_the_applications_variable_what_the_table_owes(row: Row, ran: Ran) -> None:
+    assert {work.variable for work in ran.seen} == {ROWS[row].variable}
+
+
+def test_the_work_sees_of_baggage_what_the_table_owes(row: Row, ran: Ran) -> None:
+    assert {(work.entry, work.baggage) for work in ran.seen} == {(ROWS[row].entry, ROWS[row].baggage)}
+
+
+def test_the_hop_is_no_mismatch_and_leaves_nothing_with_the_caller(ran: Ran) -> None:
+    assert ran.alerts == []
+    assert ran.left == NOTHING
 
 
 def test_a_function_given_by_its_name_gives_the_standard_librarys_own_error(install: Install) -> None:
