@@ -4,6 +4,7 @@
 #   make test [PYTHON=python3.X] the test suite      (ARGS="-k pool" goes to pytest)
 #   make cpython [PYTHON=…]      CPython's own tests of what is patched, with otelctx and without (ARGS="--quick")
 #   make soak [PYTHON=…]         a million hops of 64 threads with everything that goes wrong (ARGS="--seconds 60")
+#   make beside [PYTHON=…]       other instrumentations and green threads in one process with otelctx
 #   make lint | hosts | http | backends | fuzz | bench | clean
 
 PYTHON ?= python3
@@ -16,6 +17,7 @@ else
   VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d%s" % (*sys.version_info[:2], sys.abiflags))')
 endif
 DEMO_VENV := .venv-demo
+BESIDE_VENV := $(patsubst .venv%,.venv-beside%,$(VENV))
 BIN := $(VENV)/bin
 
 # $(call environment,DIRECTORY,EXTRA): an environment of $(PYTHON) with this project, editable, and one of its extras.
@@ -40,7 +42,7 @@ define environment
 	touch $@
 endef
 
-.PHONY: help demo test cpython lint hosts http backends fuzz soak bench clean
+.PHONY: help demo test beside cpython lint hosts http backends fuzz soak bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -51,11 +53,14 @@ $(VENV)/.ready: pyproject.toml otelctx/otelctx.pth
 $(DEMO_VENV)/.ready: pyproject.toml otelctx/otelctx.pth
 	$(call environment,$(DEMO_VENV),demo)
 
+$(BESIDE_VENV)/.ready: pyproject.toml otelctx/otelctx.pth
+	$(call environment,$(BESIDE_VENV),beside)
+
 demo: $(DEMO_VENV)/.ready
 	@$(DEMO_VENV)/bin/otelctx demo $(ARGS)
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -m "not hosts and not http and not backends" $(ARGS)
+	$(BIN)/python -m pytest -m "not hosts and not beside and not http and not backends" $(ARGS)
 
 cpython: $(VENV)/.ready
 	$(BIN)/python -m tests.cpython $(ARGS)
@@ -68,6 +73,10 @@ lint: $(VENV)/.ready
 # Real applications, each in an environment of its own.
 hosts: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/hosts $(ARGS)
+
+# Without the pytest plugins of what is tested.
+beside: $(BESIDE_VENV)/.ready
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BESIDE_VENV)/bin/python -m pytest -p pytest_timeout -p randomly tests/beside $(ARGS)
 
 # The border over real HTTP and gRPC, in an environment of its own.
 http: $(VENV)/.ready

@@ -45,7 +45,7 @@ class AlertRate:
         clock: seconds that never go back.
     """
 
-    __slots__ = ("__weakref__", "_clock", "_lock", "_per_minute", "_windows")
+    # No `__slots__`: eventlet's monkey_patch finds locks in an object's `__dict__` only, and complains of any other.
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_minute = per_minute

@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 import time
 from _thread import RLock  # re-entrant: a signal handler may interrupt the thread that holds it
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from otelctx import alert_log, alert_span, alert_text, faults, metrics, redaction
 from otelctx.alert_rate import AlertRate
@@ -43,7 +43,9 @@ _WARNING: Final = 30  # of `logging`, which is imported when there is something 
 _ERROR: Final = 40
 
 
-class _Settings(NamedTuple):
+# Not a tuple: eventlet's monkey_patch looks for locks in `__dict__`s only, and complains of any other.
+@dataclass(frozen=True)
+class _Settings:
     rate: AlertRate
     tracer_provider: TracerProvider | None = None
     logger_provider: LoggerProvider | None = None

@@ -32,6 +32,9 @@ _ours: Final = (
 _instrumentation: Final = os.path.join("", "opentelemetry", "instrumentation", "")
 """Wrappers of OpenTelemetry's instrumentations stand between an application and what they wrap."""
 
+_green: Final = tuple(os.path.join("-packages", name, "") for name in ("gevent", "eventlet"))
+"""Their pools and executors spawn from frames of their own."""
+
 _is_plumbing: dict[str, bool] = {}
 _FILES: Final = 4096
 """How many files' answers are remembered."""
@@ -45,6 +48,7 @@ def _plumbing(file: str) -> bool:
         answer = (
             file.startswith(("<frozen", *_ours))
             or _instrumentation in file
+            or any(package in file for package in _green)
             or (file.startswith(_stdlib) and not file.startswith(_packages))
         )
         _is_plumbing[file] = answer

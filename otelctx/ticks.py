@@ -18,7 +18,7 @@ class Ticks(Generic[Label]):
     An `itertools.count` tells its number only as it counts on, so a read consumes a tick, and remembers that it did.
     """
 
-    __slots__ = ("_lock", "_reads", "_ticks")
+    # No `__slots__`: eventlet's monkey_patch finds locks in an object's `__dict__` only, and complains of any other.
 
     def __init__(self) -> None:
         self._ticks: dict[Label, Callable[[], int]] = {}

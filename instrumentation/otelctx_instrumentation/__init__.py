@@ -30,8 +30,10 @@ def modules() -> tuple[ModuleType, ...]:
         baggage,
         callbacks,
         environ,
+        eventlet,
         functions,
         futures,
+        gevent,
         interpreters,
         owners,
         pools,
@@ -54,16 +56,29 @@ def modules() -> tuple[ModuleType, ...]:
         tracing,
         baggage,
         apscheduler,
+        gevent,
+        eventlet,
     )
 
 
 def apply(settings: Config) -> None:
     """Patch every library that is imported, and each of the others as soon as it is. Idempotent."""
-    from otelctx_instrumentation import baggage, environ, functions, patching, queues, services, subprocess, tracing
+    from otelctx_instrumentation import (
+        baggage,
+        environ,
+        functions,
+        gevent,
+        patching,
+        queues,
+        services,
+        subprocess,
+        tracing,
+    )
 
     services.configure(settings.threads.service)
     for module in modules():
         patching.apply(module.PATCHES)
+    patching.hook(gevent.HOOKS)
     patching.apply(baggage.patches(settings))
     patching.apply(environ.patches(settings))
     patching.apply(functions.patches(settings.cron.runners))

@@ -46,6 +46,15 @@ class Patch:
     """Whether an operator named it, who is told where it does not exist."""
 
 
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A library's own hook, which beats a patch: how to add ours to `module`, and how to take it out again."""
+
+    module: str
+    add: Callable[[Any], object]
+    remove: Callable[[Any], object]
+
+
 @dataclass(slots=True)
 class _Applied:
     owner: Any
@@ -59,6 +68,7 @@ class _Applied:
 _lock = _thread.RLock()
 forks.renew_in_child(globals(), "_lock", _thread.RLock)
 _applied: dict[tuple[str, str], _Applied] = {}
+_hooked: dict[Hook, object] = {}
 _generation = 0
 
 
@@ -72,6 +82,20 @@ def apply(patches: Iterable[Patch]) -> None:
                 _apply(patch)
 
         when_imported(patch.module, apply_it)
+
+
+def hook(hooks: Iterable[Hook]) -> None:
+    """Add each hook now, if its module is imported, or once it is. Adding one twice is adding it once."""
+    generation = _generation
+    for one in hooks:
+
+        def add(module: object, one: Hook = one) -> None:
+            with _lock:
+                if generation == _generation and one not in _hooked:
+                    one.add(module)
+                    _hooked[one] = module
+
+        when_imported(one.module, add)
 
 
 def when_imported(name: str, hook: Callable[[object], None]) -> None:
@@ -121,10 +145,13 @@ def _apply(patch: Patch) -> None:
 
 
 def undo() -> None:
-    """Put back every attribute that is still ours, in reverse order; the others go inert."""
+    """Put back every attribute that is still ours, in reverse order; the others go inert. Take out what was hooked."""
     global _generation
     with _lock:
         _generation += 1
+        while _hooked:
+            hooked, module = _hooked.popitem()
+            hooked.remove(module)
         while _applied:
             _, done = _applied.popitem()
             done.active.on = False
