@@ -5,7 +5,7 @@
 #   make cpython [PYTHON=…]      CPython's own tests of what is patched, with otelctx and without (ARGS="--quick")
 #   make soak [PYTHON=…]         a million hops of 64 threads with everything that goes wrong (ARGS="--seconds 60")
 #   make beside [PYTHON=…]       other instrumentations and green threads in one process with otelctx
-#   make lint | hosts | http | backends | fuzz | bench | clean
+#   make lint | hosts | http | backends | runners | fuzz | bench | clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -42,7 +42,7 @@ define environment
 	touch $@
 endef
 
-.PHONY: help demo test beside cpython lint hosts http backends fuzz soak bench clean
+.PHONY: help demo test beside cpython lint hosts http backends runners fuzz soak bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -60,7 +60,7 @@ demo: $(DEMO_VENV)/.ready
 	@$(DEMO_VENV)/bin/otelctx demo $(ARGS)
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -m "not hosts and not beside and not http and not backends" $(ARGS)
+	$(BIN)/python -m pytest -m "not runners and not hosts and not beside and not http and not backends" $(ARGS)
 
 cpython: $(VENV)/.ready
 	$(BIN)/python -m tests.cpython $(ARGS)
@@ -85,6 +85,10 @@ http: $(VENV)/.ready
 # Prometheus, Alertmanager and Phoenix, started by the tests.
 backends: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/backends $(ARGS)
+
+# Task queues and schedulers with their servers, each in an environment of its own.
+runners: $(VENV)/.ready
+	$(BIN)/python -m pytest tests/runners $(ARGS)
 
 # The suite runs a few hundred of these trees and messages; this is the whole claim. SECONDS is for the messages.
 SECONDS ?= 600

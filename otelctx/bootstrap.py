@@ -119,6 +119,8 @@ class _Finder:
             if loaded is not None and (spec := loaded.__spec__) is not None:
                 spec.loader = _Loaded(spec, loaded)
                 return spec
+            # It may be one of those that are patched, and the finder that watches for it has just come before this one.
+            return self._find(name, path, target)
         return None
 
     def _find_sitecustomize(self, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
@@ -131,12 +133,16 @@ class _Finder:
         self, name: str, path: Sequence[str] | None, target: ModuleType | None, then: Callable[[ModuleType], None]
     ) -> ModuleSpec | None:
         """Find a module as if this finder were not there, and have ``then`` called with it when it has run."""
+        spec = self._find(name, path, target)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Watched(spec, then)
+        return spec
+
+    def _find(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in sys.meta_path:
             find_spec = None if finder is self else getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find_spec(name, path, target) if find_spec is not None else None
             if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Watched(spec, then)
                 return spec
         return None
 

@@ -29,6 +29,7 @@ def modules() -> tuple[ModuleType, ...]:
         apscheduler,
         baggage,
         callbacks,
+        discord,
         environ,
         eventlet,
         functions,
@@ -39,12 +40,15 @@ def modules() -> tuple[ModuleType, ...]:
         pools,
         processes,
         queues,
+        sched,
+        schedule,
         subprocess,
         threads,
         tracing,
     )
 
     del environ, functions, owners, queues
+    runners = apscheduler, discord, sched, schedule
     return (
         threads,
         futures,
@@ -55,9 +59,9 @@ def modules() -> tuple[ModuleType, ...]:
         subprocess,
         tracing,
         baggage,
-        apscheduler,
         gevent,
         eventlet,
+        *runners,
     )
 
 

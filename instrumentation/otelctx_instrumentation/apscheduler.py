@@ -151,11 +151,11 @@ def _with_id(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, 
 
 
 def _modify_job(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
-    def modify_job(self: Any, job_id: Any, jobstore: Any = None, **changes: Any) -> Any:
+    def modify_job(self: Any, *args: Any, **changes: Any) -> Any:
         if not active.on:
-            return original(self, job_id, jobstore, **changes)
+            return original(self, *args, **changes)
         with self._jobstores_lock:
-            job = original(self, job_id, jobstore, **changes)
+            job = original(self, *args, **changes)
             try:
                 if "trigger" in changes or changes.get("next_run_time") is not None:
                     _note_change(self, job)
@@ -180,9 +180,11 @@ def _note_change(scheduler: Any, job: Any) -> None:
 
 
 def _remove_job(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
-    def remove_job(self: Any, job_id: Any, jobstore: Any = None) -> Any:
-        removed = original(self, job_id, jobstore)
+    def remove_job(self: Any, *args: Any, **kwargs: Any) -> Any:
+        removed = original(self, *args, **kwargs)
         try:
+            job_id = args[0] if args else kwargs.get("job_id")
+            jobstore = args[1] if len(args) > 1 else kwargs.get("jobstore")
             jobs = _jobs_of(self)
             for place in [known for known in jobs if known[1] == job_id and jobstore in (None, known[0])]:
                 # Without a store it was removed from the first one that has it.

@@ -20,12 +20,10 @@ from __future__ import annotations
 
 import os
 import sys
-from contextvars import Context, ContextVar
-from operator import is_
-from types import MethodType
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
-from otelctx import adoption, arrival, cron, faults, metrics, mode, place, runtime, workers
+from otelctx import adoption, arrival, cron, faults, metrics, mode, place, rearmed, runtime, workers
 from otelctx.departure import Departure
 from otelctx.policy import NAMES, THREAD
 from otelctx.policy import SERVICE as SERVICE_KIND
@@ -90,44 +88,29 @@ class _Runner:
             del thread, carried, run
 
 
-_TIMER: Final[ContextVar[Any]] = ContextVar("otelctx.timer", default=None)
-"""The timer whose callback the current context runs, in a list that is empty once it has run."""
-
-
 def _is_timer(thread: object) -> bool:
     return isinstance(thread, sys.modules["threading"].Timer)
 
 
 def _is_rearmed(timer: Any) -> bool:
     """Whether the current context is a run of what `timer` would run."""
-    run = _TIMER.get()
-    if not run or not _is_timer(timer):
-        return False
-    running = run[0]
-    one, other = running.function, timer.function
-    if isinstance(one, MethodType) and isinstance(other, MethodType):
-        one, other = (one.__func__, one.__self__), (other.__func__, other.__self__)
-        if one[0] is not other[0] or one[1] is not other[1]:
-            return False
-    elif one is not other:
-        return False
-    arguments, again = (*running.args, *running.kwargs.values()), (*timer.args, *timer.kwargs.values())
-    return len(arguments) == len(again) and all(map(is_, arguments, again)) and [*running.kwargs] == [*timer.kwargs]
+    return _is_timer(timer) and rearmed.is_again(timer.function, timer.args, timer.kwargs)
 
 
 def _run(thread: Thread, run: Callable[[], None]) -> None:
     # OpenTelemetry's threading instrumentor attaches what it noted when the thread was started, inside of this.
     if "_otel_context" in thread.__dict__ and mode.current() != "observe":
         thread.__dict__["_otel_context"] = runtime.variable.get()
-    current = [thread]
-    timer = _TIMER.set(current) if _is_timer(thread) else None
     try:
-        run()
+        if _is_timer(thread):
+            timer: Any = thread
+            with rearmed.running(timer.function, timer.args, timer.kwargs):
+                run()
+        else:
+            run()
     finally:
-        if timer is not None:
-            _TIMER.reset(timer)
-        current.clear()  # a context that was copied in the run outlives it
-        del thread, run, timer, current
+        timer = None
+        del thread, run
 
 
 def _called(thread: Any) -> object:

@@ -250,6 +250,16 @@ def test_a_module_whose_import_brought_the_installation_about_runs_once(wheel: E
     assert output(wheel.run(program, directory=tmp_path, **ON)) == ["True 1", "SourceFileLoader True True"]
 
 
+def test_a_library_that_is_patched_may_be_the_first_module_of_a_program(wheel: Environment, tmp_path: Path) -> None:
+    script(tmp_path, "class Job:\n    def run(self): pass\n    def do(self): pass\n", "schedule.py")
+    program = script(
+        tmp_path, "import schedule\nprint(hasattr(schedule.Job.run, '__wrapped__'), schedule.__loader__)\n"
+    )
+    (line,) = output(wheel.run(program, directory=tmp_path, **ON))
+    assert line.startswith("True ")
+    assert "SourceFileLoader" in line
+
+
 def test_inside_the_import_of_a_library_that_must_be_first_nothing_happens_and_the_next_hop_is_carried(
     wheel: Environment, tmp_path: Path
 ) -> None:
