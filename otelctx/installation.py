@@ -82,6 +82,7 @@ def _apply(settings: Config, *, unless_installed: bool = False) -> None:
     from otelctx import activation, alerts
 
     otelctx_instrumentation.load()
+    present = _present(settings)
     with _lock:
         if unless_installed and _settings is not None:
             return
@@ -98,7 +99,7 @@ def _apply(settings: Config, *, unless_installed: bool = False) -> None:
         children.configure(settings)
         runtime.adopt()
         scoped_env.configure(None)  # an environment source's first value is read from the real environment
-        flow.use(Registry.from_config(settings, scoped_env.carried(settings)))
+        flow.use(Registry.from_config(settings, scoped_env.carried(settings), present))
         scoped_env.configure(settings)
         snapshot.refresh(_details(settings, flow.registry))
         otelctx_instrumentation.apply(settings)
@@ -106,6 +107,21 @@ def _apply(settings: Config, *, unless_installed: bool = False) -> None:
         metrics.register()
     flow.discover(_report_source)
     _watch_modules(_generation)
+
+
+def _present(settings: Config) -> list[ContextVarSource]:
+    """The variables that are there already: what departs at the very moment of an installation has them in it."""
+    present = []
+    for key in settings.keys.values():
+        for given in key.sources:
+            source = ContextVarSource(given.path, given.empty, given.unset)
+            try:
+                if given.kind == "contextvar":
+                    source.resolve()  # may run code of the module's: no lock is held
+                    present.append(source)
+            except Exception:  # `flow.discover` looks again, and tells
+                continue
+    return present
 
 
 def _details(settings: Config, declared: Registry) -> Any:

@@ -262,9 +262,17 @@ class Registry:
         self.vars: tuple[ContextVar[Any], ...] = tuple(s.var for s in self.settable if s.var is not None)
 
     @classmethod
-    def from_config(cls, config: Config, carried: Iterable[ContextVarSource] = ()) -> Registry:
-        """Build the registry of what `config` declares, with `carried` besides; nothing is resolved yet."""
-        return cls((Key(key) for key in config.keys.values()), carried)
+    def from_config(
+        cls, config: Config, carried: Iterable[ContextVarSource] = (), present: Iterable[ContextVarSource] = ()
+    ) -> Registry:
+        """Build the registry of what `config` declares, with `carried` besides; nothing but `present` is resolved."""
+        found = {(source.path, source.unset_path): source for source in present}
+        keys = [Key(key) for key in config.keys.values()]
+        for source in (source for key in keys for source in key.settable):
+            same = found.get((source.path, source.unset_path))
+            if same is not None:
+                source.var, source.unset = same.var, same.unset
+        return cls(keys, carried)
 
     def unresolved(self) -> list[ContextVarSource]:
         """The ContextVar sources that have not been found yet."""

@@ -171,9 +171,13 @@ def forget_owner(handle: object) -> None:
             _values.pop(key, None)
         return
     getattr(handle, "__dict__", {}).pop(NOTE, None)
-    for record in getweakrefs(handle):
-        if type(record) is _Record:
-            _alive.discard(record)
+    for record in _records(handle):
+        _alive.discard(record)
+
+
+def _records(handle: object) -> list[_Record]:
+    """The records that hang on `handle`, the youngest first; not one that another thread is just making."""
+    return [record for record in getweakrefs(handle) if type(record) is _Record and hasattr(record, "owner")]
 
 
 def _record(handle: object, owner: Owner, *, explicit: bool) -> None:
@@ -184,12 +188,18 @@ def _record(handle: object, owner: Owner, *, explicit: bool) -> None:
 
 
 def _record_object(handle: object, owner: Owner, explicit: bool) -> bool:
-    if not explicit:
-        for record in getweakrefs(handle):
-            if type(record) is _Record:
-                return False
-        if _noted(handle) is not None:
-            return False
+    if not explicit and (_records(handle) or _noted(handle) is not None):
+        return False
+    record = _new_record(handle, owner)
+    if explicit:
+        # After the new one is there, so that no reader finds none.
+        for older in _records(handle):
+            if older is not record:
+                _alive.discard(older)
+    return True
+
+
+def _new_record(handle: object, owner: Owner) -> _Record:
     try:
         record = _Record(handle, _let_go)
     except TypeError:
@@ -197,15 +207,10 @@ def _record_object(handle: object, owner: Owner, explicit: bool) -> bool:
             f"otelctx: the owner of a {type(handle).__name__} cannot be recorded: it is no plain value, and cannot be "
             "weakly referenced; record its id, or an object that stands for it"
         ) from None
-    record.owner = owner
     record.told = None
+    record.owner = owner  # last: from here on it is found
     _alive.add(record)
-    if explicit:
-        # After the new one is there, so that no reader finds none.
-        for older in getweakrefs(handle):
-            if type(older) is _Record and older is not record:
-                _alive.discard(older)
-    return True
+    return record
 
 
 def _record_value(value: object, owner: Owner, explicit: bool) -> None:
@@ -296,11 +301,8 @@ def _find(handle: object) -> _Record | _Value | None:
         if value is not None:
             _touch(key)
         return value
-    oldest: _Record | None = None
-    for record in getweakrefs(handle):  # the youngest first; of two that raced, the first counts
-        if type(record) is _Record:
-            oldest = record
-    return oldest if oldest is not None else _noted(handle)
+    records = _records(handle)
+    return records[-1] if records else _noted(handle)  # of two that raced, the first counts
 
 
 def _noted(handle: object) -> _Record | None:
@@ -308,8 +310,7 @@ def _noted(handle: object) -> _Record | None:
     owner = getattr(handle, "__dict__", {}).get(NOTE)
     if type(owner) is not Owner:
         return None
-    _record_object(handle, owner, explicit=True)
-    return next((record for record in getweakrefs(handle) if type(record) is _Record), None)
+    return _new_record(handle, owner)
 
 
 def _is_value(handle: object) -> bool:
