@@ -6,6 +6,7 @@ Behind the hop the work is to see B, nothing under nothing, and A never.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import multiprocessing
 import os
@@ -107,6 +108,20 @@ def test_a_task_that_binds_and_never_resets_leaves_the_next_task_its_own_variabl
             assert pool.submit(work.kept).result(TIMEOUT) == (NONE, "X", 7)
             with session("B"):
                 assert pool.submit(work.kept).result(TIMEOUT) == (B, "X", 7)
+
+
+def test_a_process_pool_that_an_event_loop_runs_work_in_sees_the_tasks_key(install: Install) -> None:
+    install(keys=work.SESSION)
+
+    async def turn(pool: ProcessPoolExecutor, value: str) -> Any:
+        with session(value):
+            return await asyncio.get_running_loop().run_in_executor(pool, work.seen)
+
+    async def main(pool: ProcessPoolExecutor) -> list[Any]:
+        return await asyncio.gather(*(turn(pool, value) for value in "ABA"))
+
+    with executor("fork") as pool:
+        assert asyncio.run(main(pool)) == [A, B, A]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="map(buffersize=) is new in 3.14")
@@ -266,6 +281,25 @@ def test_a_worker_of_a_pool_is_nobodys(install: Install) -> None:
     install()
     with executor("fork") as pool:
         assert [otelctx.owner_of(process) for process in pool._processes.values()] == [None]
+
+
+@two_methods
+def test_a_worker_of_somebody_elses_pool_is_nobodys_where_it_is_declared(
+    install: Install, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setenv("APP_SESSION", "S")
+    session_key = {"sources": [*work.SESSION["session"]["sources"], {"env": "APP_SESSION"}]}
+    install(keys={"session": session_key}, threads={"service": [f"{work.__name__}:serve"]})
+    context: Any = multiprocessing.get_context(method)
+    calls, results = context.SimpleQueue(), context.SimpleQueue()
+    worker = context.Process(target=work.serve, args=(calls, results))
+    with session("A"):
+        worker.start()
+        calls.put(True)
+        assert results.get() == NONE
+    calls.put(False)
+    worker.join(TIMEOUT)
+    assert otelctx.owner_of(worker) is None
 
 
 # --- 20: fork --------------------------------------------------------------------------------------------------------
@@ -598,14 +632,14 @@ def test_a_wait_between_clocks_that_disagree_is_not_negative(install: Install) -
 # --- as without otelctx ----------------------------------------------------------------------------------------------
 
 
-def outcome(call: Callable[[], Any]) -> tuple[object, ...]:
+def outcome(call: Callable[[], Any], *, cause: bool = True) -> tuple[object, ...]:
     """What `call` gives or raises, with all that can be seen of it."""
     try:
         return ("returned", call())
     except BaseException as exc:
-        notes, cause = getattr(exc, "__notes__", None), exc.__cause__
-        last = None if cause is None else str(cause).strip().strip('"').split("\n")[-2:]
-        return type(exc), re.sub("0x[0-9a-f]+", "", f"{exc.args} {notes} {last}"), type(cause)
+        notes, remote = getattr(exc, "__notes__", None), exc.__cause__ if cause else None
+        last = None if remote is None else str(remote).strip().strip('"').split("\n")[-2:]
+        return type(exc), re.sub("0x[0-9a-f]+", "", f"{exc.args} {notes} {last}"), type(remote)
 
 
 LOCAL: Callable[[], None] = lambda: None  # noqa: E731 - what cannot be pickled

@@ -6,9 +6,10 @@ fails without otelctx, and as it does there. ``map`` is patched as well, so that
 ``map`` did, whoever submits them and when (``buffersize=``, 3.14). ``BaseProcess.start`` is where a process departs,
 whatever its start method: it puts an object in the instance's ``run`` that the child calls, by a fork or by a pickle.
 
-*Workers* (of executors and pools, and managers' servers) serve everybody, so they are started in a context without any
-key or span, whoever starts them: neither what a fork copies nor the environment of a spawn is the first submitter's.
-A claim that is shed there stays shed: what runs in a worker without otelctx must not find one in its environment.
+*Workers* (of executors and pools, and managers' servers; `WORKERS`, and ``threads.service``) serve everybody, so they
+are started in a context without any key or span, whoever starts them: neither what a fork copies nor the environment of
+a spawn is the first submitter's. A claim that is shed there stays shed: what runs in a worker without otelctx must not
+find one in its environment.
 
 What escapes: ``os.fork`` keeps the context of the thread that forks, by itself. A child that cannot import otelctx
 could not run what is sent, so its work is sent as it is and arrives without a key: one that is spawned by another
@@ -17,9 +18,7 @@ interpreter (``multiprocessing.set_executable``), or where ``sys.path``, which t
 
 from __future__ import annotations
 
-import re
 import sys
-from fnmatch import translate
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +27,7 @@ from otelctx.carrier import Carried
 from otelctx.claim import SHED
 from otelctx.policy import NAMES, PROCESS, SERVICE
 from otelctx.snapshot import Snapshot, arrive, depart
-from otelctx_instrumentation import owners
+from otelctx_instrumentation import owners, services
 from otelctx_instrumentation.brought import context_of
 from otelctx_instrumentation.patching import Active, Patch
 
@@ -40,14 +39,19 @@ if TYPE_CHECKING:
     from otelctx.departure import Departure
     from otelctx.owners import Owner
 
-WORKERS: Final = (
-    "concurrent.futures.process:_process_worker",
-    "multiprocessing.pool:worker",
-    "multiprocessing.managers:*",
+WORKERS: Final = frozenset(
+    {
+        "concurrent.futures.process:_process_worker",
+        "multiprocessing.pool:worker",
+        "multiprocessing.managers:BaseManager._run_server",
+        # Pools of other libraries: their tasks do not depart, and must not be the first submitter's for ever.
+        "joblib.externals.loky.process_executor:_process_worker",
+        "loky.process_executor:_process_worker",
+        "pebble.pool.process:worker_process",
+    }
 )
-"""``module:function`` globs of the targets of processes that serve everybody."""
+"""``module:function`` of the targets of processes that serve everybody."""
 
-_is_worker: Final = re.compile("|".join(map(translate, WORKERS))).match
 _cleared: Final = metrics.hop_counter(NAMES[SERVICE], "cleared")
 
 
@@ -132,7 +136,7 @@ def _start(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
         captured: Snapshot | None = None
         runner: _Runner | None = None
         try:
-            if _is_service(self):
+            if _is_worker(self) or services.is_service(self):
                 _cleared()
                 if mode.current() != "observe":
                     neutral = workers.neutral()
@@ -158,9 +162,9 @@ def _start(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     return start
 
 
-def _is_service(process: BaseProcess) -> bool:
-    fn = getattr(process, "_target", None) or type(process).run
-    return _is_worker(f"{place.attribute(fn, '__module__')}:{place.attribute(fn, '__qualname__')}") is not None
+def _is_worker(process: BaseProcess) -> bool:
+    target = getattr(process, "_target", None)
+    return f"{place.attribute(target, '__module__')}:{place.attribute(target, '__qualname__')}" in WORKERS
 
 
 def _prepare(process: BaseProcess, captured: Snapshot) -> _Runner | None:

@@ -22,6 +22,7 @@ from otelctx import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from multiprocessing.process import BaseProcess
     from threading import Thread
 
 SERVICES: Final = {
@@ -127,15 +128,15 @@ def _any_of(globs: list[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(map(translate, globs))) if globs else None
 
 
-def is_service(thread: Thread) -> bool:
-    """Whether `thread`, which is about to start, is one."""
+def is_service(thread: Thread | BaseProcess) -> bool:
+    """Whether `thread`, which is about to start, is one; a process may be declared as well."""
     for target in _targets(thread):
         if target in _built_in or (_declared_targets is not None and _declared_targets.match(target)):
             return True
     return _declared_names is not None and _declared_names.match(thread.name) is not None
 
 
-def _targets(thread: Thread) -> Iterator[str]:
+def _targets(thread: Thread | BaseProcess) -> Iterator[str]:
     """What `thread` runs, as it is written down; a method by the class that has it and by the object's own."""
     target: Any = getattr(thread, "_target", None)
     owner: Any = type(thread)
