@@ -198,7 +198,32 @@ def adopting_queue_and_hand_written_worker() -> list[Seen]:
     return through(otelctx.adopting(queue.Queue()))
 
 
-def through(items: queue.Queue[Callable[[], None] | None]) -> list[Seen]:
+def adopting_simple_queue_and_hand_written_worker() -> list[Seen]:
+    return through(otelctx.adopting(queue.SimpleQueue()))
+
+
+def adopting_asyncio_queue_and_hand_written_worker() -> list[Seen]:
+    seen: list[Seen] = []
+
+    async def work(items: asyncio.Queue[Any]) -> None:
+        while (item := await items.get()) is not None:
+            item()
+
+    async def turn() -> None:
+        items = otelctx.adopting(asyncio.Queue[Any]())
+        with acting_as("A"):
+            worker = asyncio.create_task(work(items))
+            await asyncio.sleep(0)
+        with acting_as("B"):
+            await items.put(lambda: seen.append(look()))
+        await items.put(None)
+        await worker
+
+    asyncio.run(turn())
+    return seen
+
+
+def through(items: Any) -> list[Seen]:
     seen: list[Seen] = []
 
     def work() -> None:
@@ -356,6 +381,8 @@ ROWS: Final[dict[Row, Seen]] = {
     thread_pool_imap_unordered: B,
     queue_and_hand_written_worker: A,
     adopting_queue_and_hand_written_worker: B,
+    adopting_simple_queue_and_hand_written_worker: B,
+    adopting_asyncio_queue_and_hand_written_worker: B,
     process_pool_fork: B,
     process_pool_spawn: B,
     process_pool_forkserver: B,

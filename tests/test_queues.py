@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from otelctx import Mismatch
     from tests.conftest import Install
 
 KEY: ContextVar[Any] = ContextVar(f"{__name__}:KEY")
 UNDECLARED: ContextVar[Any] = ContextVar(f"{__name__}:UNDECLARED")
-KEYS = {"session": {"sources": [{"contextvar": f"{__name__}:KEY", "empty": [""]}]}}
+KEYS: dict[str, Any] = {"session": {"sources": [{"contextvar": f"{__name__}:KEY", "empty": [""]}]}}
 
 TIMEOUT = 20.0
 
@@ -707,3 +710,132 @@ def test_a_declared_queue_that_is_none_is_reported_once(
     assert [record.getMessage() for record in caplog.records if f"{NAME[0]}:items {told}" in record.getMessage()]
     assert len(caplog.records) == 1
     faults.forget()
+
+
+# --- what is said of it ----------------------------------------------------------------------------------------------
+
+
+def counted() -> dict[tuple[str, str], int]:
+    return {key: number for key, number in metrics.hop_counts().items() if key[0] == "queue"}
+
+
+def since(before: dict[tuple[str, str], int]) -> dict[str, int]:
+    more = {outcome: number - before.get((kind, outcome), 0) for (kind, outcome), number in counted().items()}
+    return {outcome: number for outcome, number in more.items() if number}
+
+
+@pytest.mark.usefixtures("on")
+def test_each_item_that_is_got_is_a_hop_of_its_kind() -> None:
+    items = otelctx.adopting(queue.Queue[int]())
+    for who in ("A", None, "B"):
+        with acting_as(who):
+            items.put(1)
+    before = counted()
+    got_by_a_worker(items, 3)
+    assert since(before) == {"carried": 2, "empty": 1}
+
+
+def test_a_recorded_item_has_a_span_of_its_time_in_the_queue_under_its_putters(
+    install: Install, spans: InMemorySpanExporter
+) -> None:
+    install(keys=KEYS)
+    items = otelctx.adopting(queue.Queue[int]())
+    tracer = trace.get_tracer(__name__)
+    with acting_as("A"), tracer.start_as_current_span("turn"):
+        items.put(1)
+
+        def work() -> bool:
+            items.get()
+            with tracer.start_as_current_span("work"):
+                return True
+
+        in_a_worker(work)
+    by_name = {span.name: span for span in spans.get_finished_spans()}
+    hop, turn, inside = by_name["queue Queue"], by_name["turn"], by_name["work"]
+    assert hop.parent is not None
+    assert inside.parent is not None
+    assert hop.parent.span_id == inside.parent.span_id == turn.context.span_id
+    attributes = dict(hop.attributes or {})
+    assert attributes["otelctx.hop.kind"] == "queue"
+    assert attributes["session.id"] == dict(inside.attributes or {})["session.id"] == "A"
+    lasted = ((hop.end_time or 0) - (hop.start_time or 0)) / 1e9
+    assert lasted >= attributes["otelctx.hop.wait"] > 0  # type: ignore[operator]
+
+
+def test_in_observe_nothing_is_changed_and_what_is_lost_or_foreign_is_said(
+    install: Install, alerts: list[Mismatch]
+) -> None:
+    install(mode="observe", keys=KEYS)
+    items = otelctx.adopting(queue.Queue[int]())
+    for who in ("A", "B", None):
+        with acting_as(who):
+            items.put(1)
+
+    def work() -> list[object]:
+        seen = [(items.get(), KEY.get(ABSENT))[1]]
+        KEY.set("W")
+        return [*seen, *((items.get(), KEY.get(ABSENT))[1] for _ in range(2))]
+
+    assert in_a_worker(work) == [ABSENT, "W", "W"]
+    assert [(one.reason, one.expected, one.observed, one.action, one.hop_kind) for one in alerts] == [
+        ("lost", "A", None, "observed", "queue"),
+        ("foreign", "B", "W", "observed", "queue"),
+        ("leaked", None, "W", "observed", "queue"),
+    ]
+
+
+def answer() -> str:
+    return "somebody"
+
+
+def test_in_enforce_a_source_that_says_something_else_is_told_and_no_item_is_lost(
+    install: Install, alerts: list[Mismatch]
+) -> None:
+    sources = [*KEYS["session"]["sources"], {"getter": f"{__name__}:answer"}]
+    install(mode="enforce", keys={"session": {"sources": sources}})
+    items = otelctx.adopting(queue.Queue[int]())
+    with acting_as("A"):
+        items.put(1)
+    assert got_by_a_worker(items, 1) == [(1, of("A"))]
+    items.task_done()
+    items.join()
+    told = [(one.reason, one.expected, one.observed, one.action) for one in alerts if one.hop_kind == "queue"]
+    assert told == [("foreign", "A", "somebody", "observed")]
+
+
+@pytest.mark.parametrize(("policy", "seen"), [("shed", None), ("mint", "queue:")])
+def test_an_operators_policy_counts(policy: str, seen: str | None, install: Install, alerts: list[Mismatch]) -> None:
+    install(keys={"session": {**KEYS["session"], "policy": {"queue": policy}}})
+    items = otelctx.adopting(queue.Queue[int]())
+    with acting_as("A"):
+        items.put(1)
+        items.put(2)
+    keys = [who[1] for _, who in got_by_a_worker(items, 2)]
+    if seen is None:
+        assert keys == [None, None]
+    else:
+        assert len(set(keys)) == 2
+        assert all(str(key).startswith(seen) for key in keys)
+    assert alerts == []
+
+
+@pytest.mark.usefixtures("on")
+def test_the_claim_goes_with_the_item() -> None:
+    items = otelctx.adopting(queue.Queue[int]())
+    with otelctx.grant_claim(otelctx.Claim("task")):
+        items.put(1)
+        with otelctx.shed_claim():
+            items.put(2)
+    items.put(3)
+    assert in_a_worker(lambda: [(items.get(), otelctx.claim_state())[1] for _ in range(3)]) == ["held", "shed", "none"]
+
+
+@pytest.mark.usefixtures("on")
+def test_the_span_of_an_earlier_item_is_not_current_for_the_next() -> None:
+    items = otelctx.adopting(queue.Queue[int]())
+    with trace.get_tracer(__name__).start_as_current_span("A's") as span:
+        items.put(1)
+    contextvars.Context().run(items.put, 2)
+    first, then = in_a_worker(lambda: [(items.get(), trace.get_current_span())[1] for _ in range(2)])
+    assert first.get_span_context() == span.get_span_context()
+    assert not then.get_span_context().is_valid
