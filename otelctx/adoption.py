@@ -12,7 +12,7 @@ adoption's, which is nearly always, the token is kept and used. Where the worker
 cleared as `Snapshot.attached` clears it: by its source's ``unset`` or ``empty`` value, or its own default. Where there
 is none of these it stays as it is, which is counted and logged, and for otelctx the key is nobody's all the same.
 
-**Nothing is compared** in ``repair`` and ``enforce`` with what the worker had: to replace that is what adopting is for. A
+**Nothing is compared** in ``repair`` and ``enforce`` with what the worker had: to replace it is what adopting is for. A
 worker that a session has started has that session's key, which otelctx itself has carried there.
 
 **Nothing raises**, in ``enforce`` either: a `MismatchError` out of ``get`` would lose the item, and whoever joins the
