@@ -74,8 +74,8 @@ class _Message(NamedTuple):
     """The span context of whoever sent it; None where there was no span, or no tracing here."""
     departed: float | None = None
     """When it was sent, in seconds since the epoch."""
-    is_cron: bool = False
-    """Whether a scheduler's tick sent it."""
+    tick: str | None = None
+    """The job whose tick sent it."""
     nonce: str = ""
 
 
@@ -94,18 +94,18 @@ def depart(kind: int = policy.TASK, *, message: str = "", runner: str = "", job:
         departing = (
             snapshots.depart_as(kind, cron.key_of_run(runner, job)) if kind == policy.CRON else snapshots.depart()
         )
-        return _sealed(_written(departing, kind), message)
+        return _sealed(_written(departing, kind, job), message)
     except Exception as exc:
         faults.internal_error("task", exc, "a message departs without its keys")
         return ""
 
 
-def _written(departing: Snapshot, kind: int) -> str:
+def _written(departing: Snapshot, kind: int, tick: str) -> str:
     now = departing.flow
     said: dict[str, Any] = {"t": round(time.time(), 6), "n": os.urandom(6).hex()}
     if kind == policy.CRON:
-        said["cron"] = 1
-    if isinstance(now.claim, Claim) and not isinstance(now.claim, Inherited):
+        said["tick"] = tick[:200]
+    if isinstance(now.claim, Claim) and not isinstance(now.claim, Inherited) and kind != policy.DEFERRED:
         parts = {"task_id": now.claim.task_id, "holder": now.claim.holder, "attempt": now.claim.attempt}
         said["claim"] = {part: value for part, value in parts.items() if value is not None}
         if not all(map(_fits, said["claim"].values())):
@@ -211,8 +211,14 @@ def _read(text: str) -> _Message:
         raise ValueError(departed)
     keys = {str(name): _read_key(about) for name, about in said.get("keys", {}).items()}
     parent = _read_parent(said.get("parent"), _text(said.get("state", "")))
+    tick = said.get("tick")
     return _Message(
-        keys, _read_claim(said.get("claim")), parent, departed, bool(said.get("cron")), _text(said["n"])[:64]
+        keys,
+        _read_claim(said.get("claim")),
+        parent,
+        departed,
+        None if tick is None else _text(tick)[:200],
+        _text(said["n"])[:64],
     )
 
 
@@ -297,7 +303,8 @@ def arrival(
         why = str(exc)
     except Exception as exc:
         faults.internal_error("task", exc, "a message's carrier is not read")
-    kind = policy.CRON if is_cron or said.is_cron else policy.TASK if attempt <= 1 else policy.RETRY
+    job = said.tick or job
+    kind = policy.CRON if is_cron or said.tick is not None else policy.TASK if attempt <= 1 else policy.RETRY
     minted = cron.key_of_run(runner, job) if kind == policy.CRON else _key_of_message(runner, job, said.nonce)
     snapshot = _arriving(said, kind, minted, attempt, is_tick=is_cron)
     departing = Departure.carried(
@@ -360,7 +367,8 @@ def _arriving(said: _Message, kind: int, minted: str, attempt: int, *, is_tick: 
 
 
 _counts: Final = {
-    outcome: tuple(metrics.hop_counter(name, outcome) for name in policy.NAMES) for outcome in ("carried", "minted")
+    outcome: tuple(metrics.hop_counter(name, outcome) for name in (*policy.NAMES, policy.NAMES[policy.TASK]))
+    for outcome in ("carried", "minted")
 }
 
 

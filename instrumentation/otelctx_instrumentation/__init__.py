@@ -29,18 +29,21 @@ def modules() -> tuple[ModuleType, ...]:
         apscheduler,
         baggage,
         callbacks,
+        celery,
         discord,
         environ,
         eventlet,
         functions,
         futures,
         gevent,
+        huey,
         interpreters,
         logging,
         owners,
         pools,
         processes,
         queues,
+        rq,
         sched,
         schedule,
         subprocess,
@@ -49,7 +52,7 @@ def modules() -> tuple[ModuleType, ...]:
     )
 
     del environ, functions, owners, queues
-    runners = apscheduler, discord, sched, schedule
+    runners = apscheduler, discord, sched, schedule, celery, rq, huey
     return (
         threads,
         futures,
@@ -71,6 +74,7 @@ def apply(settings: Config) -> None:
     """Patch every library that is imported, and each of the others as soon as it is. Idempotent."""
     from otelctx_instrumentation import (
         baggage,
+        celery,
         environ,
         functions,
         gevent,
@@ -84,7 +88,7 @@ def apply(settings: Config) -> None:
     services.configure(settings.threads.service)
     for module in modules():
         patching.apply(module.PATCHES)
-    patching.hook(gevent.HOOKS)
+    patching.hook((*gevent.HOOKS, *celery.HOOKS))
     patching.apply(baggage.patches(settings))
     patching.apply(environ.patches(settings))
     patching.apply(functions.patches(settings.cron.runners))

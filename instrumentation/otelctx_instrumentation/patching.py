@@ -44,6 +44,8 @@ class Patch:
     """(original, active) -> replacement; the replacement calls the original where ``active.on`` is False."""
     is_declared: bool = False
     """Whether an operator named it, who is told where it does not exist."""
+    is_own: bool = False
+    """Whether it is left alone where the class only inherits it: versions of a library move it up and down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ def _apply(patch: Patch) -> None:
             if patch.is_declared:
                 faults.internal_error("patch", message=f"{patch.module}:{patch.path} is declared, and is not there")
             return  # or a version of the library that has no such attribute
+        if patch.is_own and name not in vars(owner):
+            return
         # What stands in for the original until otelctx is installed is not what `undo` is to put back.
         original = activation.original_of(original, owner)
         if patch.is_declared and isinstance(vars(owner).get(name), classmethod | staticmethod):

@@ -1,0 +1,215 @@
+"""Celery 5.2 to 5.7: tasks arrive as their message departed, beat's ticks are cron runs.
+
+Where a message departs: the signal ``before_task_publish``, which every way to send a task goes through (``delay``,
+``send_task``, canvas, callbacks, retries). Our header is always written, so that the one of an earlier message, which
+Celery copies into a retry or a chain, never counts. A *retry* keeps its message's key, whatever the task has bound
+since. Beat's ticks are known by ``Scheduler.apply_async``, which is patched: each has a key of its own.
+
+Where a task arrives: `build_tracer` is patched, whose result runs a task with everything around it (the signals
+``task_prerun`` and ``task_postrun``, the callbacks, the tasks that it sends when it is done). The signals alone are no
+place: a ContextVar that a task sets cannot be unset in the worker's own context again, and prefork's and solo's tasks
+run in that. Eager tasks (``apply``, ``task_always_eager``) are the caller's own work, and have a tracer of their own,
+which is left alone.
+
+A worker starts neutral (``WorkController.start``), whoever starts it: prefork's children inherit its context. What is
+done for a task in the worker's main process, since its own process is gone, is done as the task.
+
+What escapes: a worker that was running before otelctx was installed; messages that are put on a queue by other means
+than Celery's.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otelctx import arrival, cron, faults, mode, policy, tasks, workers
+from otelctx import snapshot as snapshots
+from otelctx_instrumentation.patching import Active, Hook, Patch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from otelctx.runs import Arrival
+    from otelctx.snapshot import Snapshot
+
+RUNNER: Final = "celery"
+
+
+class _Run(NamedTuple):
+    """The task that the current context runs."""
+
+    id: str
+    retries: int
+    arrived: Snapshot
+
+
+_RUN: Final[ContextVar[_Run | None]] = ContextVar("otelctx.celery.run", default=None)
+_TICK: Final[ContextVar[str | None]] = ContextVar("otelctx.celery.tick", default=None)
+"""The entry of beat's schedule that is being sent."""
+
+
+def _publishing(headers: Any = None, body: Any = None, **_: Any) -> None:
+    """Receive ``before_task_publish``: write our header."""
+    try:
+        if not isinstance(headers, dict):
+            return
+        headers.pop(tasks.NAME, None)
+        said = headers if "id" in headers else body  # protocol 1 says it in the body
+        carrier = _carrier(said if isinstance(said, dict) else {})
+        if carrier:
+            headers[tasks.NAME] = carrier
+    except Exception as exc:
+        faults.internal_error(RUNNER, exc)
+
+
+def _carrier(said: Mapping[str, Any]) -> str:
+    message = str(said.get("id"))
+    run, tick = _RUN.get(), _TICK.get()
+    if run is not None and message == run.id and said.get("retries") == run.retries + 1:
+        return run.arrived.run(tasks.depart, policy.RETRY, message=message)
+    if tick is not None:
+        return tasks.depart(policy.CRON, message=message, runner=RUNNER, job=tick)
+    return tasks.depart(policy.DEFERRED if said.get("eta") else policy.TASK, message=message)
+
+
+def _ticking(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def apply_async(self: Any, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        if not active.on:
+            return original(self, entry, *args, **kwargs)
+        name = str(getattr(entry, "name", ""))
+        if self.app.conf.task_always_eager and mode.current() != "observe":
+            return arrival.apart(cron.departure(RUNNER, name), original, (self, entry, *args), kwargs)
+        token = _TICK.set(name)
+        try:
+            return original(self, entry, *args, **kwargs)
+        finally:
+            _TICK.reset(token)
+
+    return apply_async
+
+
+def _arrival(task: Any, message: object, request: Mapping[str, Any]) -> Arrival:
+    # Under protocol 1, custom headers are one of the request's entries.
+    headers = request.get("headers")
+    carrier = request.get(tasks.NAME)
+    if carrier is None and isinstance(headers, dict):
+        carrier = headers.get(tasks.NAME)
+    return tasks.arrival(
+        carrier,
+        runner=RUNNER,
+        job=task.name,
+        message=str(message),
+        attempt=_retries(request) + 1,
+        is_cron=carrier is None and request.get("celery_beat_task") is True,  # sent by a beat without otelctx
+        called=task.run,
+    )
+
+
+def _retries(request: Mapping[str, Any]) -> int:
+    retries = request.get("retries")
+    return retries if isinstance(retries, int) else 0
+
+
+def _within(run: _Run, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call `fn` as what `run` does."""
+    token = _RUN.set(run)
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        _RUN.reset(token)
+
+
+class _Trace:
+    """What runs a task for Celery, in place of the function that `build_tracer` has made."""
+
+    __slots__ = ("__wrapped__", "_active", "_task")
+
+    def __init__(self, trace: Callable[..., Any], task: Any, active: Active) -> None:
+        self.__wrapped__ = trace
+        self._task = task
+        self._active = active
+
+    def __call__(self, uuid: Any, args: Any, kwargs: Any, request: Any = None) -> Any:
+        try:
+            run = _RUN.get()
+            if not self._active.on or (request and request.get("is_eager")) or (run is not None and run.id == uuid):
+                arriving = None
+            else:
+                arriving = _arrival(self._task, uuid, request or {})
+        except Exception as exc:
+            faults.internal_error(RUNNER, exc)
+            arriving = None
+        if arriving is None:
+            return self.__wrapped__(uuid, args, kwargs, request)
+        return arriving.run(self._traced, uuid, args, kwargs, request)
+
+    def _traced(self, uuid: Any, args: Any, kwargs: Any, request: Any) -> Any:
+        run = _Run(str(uuid), _retries(request or {}), snapshots.depart())
+        return _within(run, self.__wrapped__, uuid, args, kwargs, request)
+
+
+def _building(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def build_tracer(name: str, task: Any, *args: Any, **kwargs: Any) -> Any:
+        trace = original(name, task, *args, **kwargs)
+        return _Trace(trace, task, active) if active.on else trace
+
+    return build_tracer
+
+
+def _updating(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def update_strategies(self: Any) -> Any:
+        result = original(self)
+        if active.on:
+            # The module may have got hold of `build_tracer` before it was patched.
+            for task in self.app.tasks.values():
+                trace = getattr(task, "__trace__", None)
+                if trace is not None and not isinstance(trace, _Trace):
+                    task.__trace__ = _Trace(trace, task, active)
+        return result
+
+    return update_strategies
+
+
+def _handling(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    """The replacement of what the main process does for a task whose own process failed or is gone."""
+
+    def handle(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run: _Run | None = None
+        if active.on and mode.current() != "observe":
+            try:
+                arriving = _arrival(self.task, self.id, self.request_dict)
+                run = _Run(str(self.id), _retries(self.request_dict), arriving.departure.snapshot)
+            except Exception as exc:
+                faults.internal_error(RUNNER, exc)
+        if run is None:
+            return original(self, *args, **kwargs)
+        return run.arrived.run(_within, run, original, self, *args, **kwargs)
+
+    return handle
+
+
+def _starting(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def start(self: Any) -> Any:
+        return workers.serving(original, self) if active.on else original(self)
+
+    return start
+
+
+def _connect(signals: Any) -> None:
+    signals.before_task_publish.connect(_publishing, weak=False, dispatch_uid=__name__)
+
+
+def _disconnect(signals: Any) -> None:
+    signals.before_task_publish.disconnect(dispatch_uid=__name__)
+
+
+HOOKS = (Hook("celery.signals", _connect, _disconnect),)
+PATCHES = (
+    Patch("celery.beat", "Scheduler.apply_async", _ticking),
+    Patch("celery.app.trace", "build_tracer", _building),
+    Patch("celery.worker.consumer.consumer", "Consumer.update_strategies", _updating),
+    Patch("celery.worker.request", "Request.on_failure", _handling),
+    Patch("celery.worker.request", "Request.on_timeout", _handling),
+    Patch("celery.worker.worker", "WorkController.start", _starting),
+)
