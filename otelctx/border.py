@@ -74,7 +74,7 @@ def own_carrier() -> Iterator[None]:
 
 def is_ours(name: object) -> bool:
     """Whether a baggage entry called `name` is otelctx's."""
-    return isinstance(name, str) and (name.startswith(PREFIX) or any(name == key.baggage for key in _keys()))
+    return isinstance(name, str) and (name.startswith(PREFIX) or name in _names())
 
 
 def leaving(context: Any) -> Any:
@@ -82,7 +82,7 @@ def leaving(context: Any) -> Any:
     current = runtime.variable.get() if context is None else context
     held = runtime.baggage_of(current) or {}
     outbound = "plain" if _OWN_CARRIER.get() else _outbound
-    names = {key.baggage for key in _keys()}
+    names = _names()
     # With `plain`, keys that are declared elsewhere, and were trusted here, pass as they came.
     kept = {
         name: value
@@ -93,7 +93,7 @@ def leaving(context: Any) -> Any:
         if flow.registry.pending:
             flow.discover()
         now, trace = flow.peek(), _trace_of(current)
-        for key in _keys():
+        for key in flow.registry.keys:
             value = admission.value_of(key, now, current)
             if value is not None:
                 _add(kept, key.baggage, value, outbound, trace)
@@ -141,7 +141,7 @@ def entering(found: Any, context: Any, *, own: bool = False) -> Any:
     came = [name for name, value in held.items() if is_ours(name) and value is not earlier.get(name)]
     if not came:
         return found
-    names = {key.baggage: key.name for key in _keys()}
+    names = _names()
     inbound = "trust" if own else _inbound
     trace, here = _trace_of(found), admission.of(before)
     kept, values, signatures = dict(held), {}, set()
@@ -247,8 +247,16 @@ def _decoded_name(name: str) -> str:
     return unquote_plus(name.strip()).strip()
 
 
-def _keys() -> tuple[Any, ...]:
-    return flow.registry.keys
+_known: tuple[object, Mapping[str, str]] = (None, {})
+
+
+def _names() -> Mapping[str, str]:
+    """The keys that are declared, by the names of their entries."""
+    global _known
+    declared, names = flow.registry, _known
+    if names[0] is not declared:
+        names = _known = declared, {key.baggage: key.name for key in declared.keys}
+    return names[1]
 
 
 def _key_of(name: str, names: Mapping[str, str]) -> str:
