@@ -122,8 +122,11 @@ def _with_all_set(snapshot: Snapshot, fn: Callable[..., R], args: tuple[Any, ...
 
 
 @contextmanager
-def attached(snapshot: Snapshot, *, whole: bool = False) -> Iterator[None]:
-    """See `Snapshot.attached`. `whole`: at the end the context is what it was, whatever the block has set meanwhile."""
+def attached(snapshot: Snapshot, *, whole: bool = False, ends: bool = False) -> Iterator[None]:
+    """See `Snapshot.attached`. `whole`: at the end the context is what it was, whatever the block has set meanwhile.
+
+    `ends`: the context ends with the block, so that nothing has to be taken away from it.
+    """
     tokens: list[tuple[ContextVar[Any], Token[Any], object]] = []
     by_var = {source.var: source for source in snapshot.flow.registry.settable}
     for var, raw in snapshot.replayed():
@@ -155,7 +158,7 @@ def attached(snapshot: Snapshot, *, whole: bool = False) -> Iterator[None]:
                 whole = False  # closed in another context
                 if var.get(MISSING) is raw and token.old_value is not Token.MISSING:
                     var.set(token.old_value)
-        if whole and tokens:
+        if whole and tokens and not ends:
             _take_away(snapshot, {var for var, _, _ in tokens})
 
 
@@ -276,10 +279,13 @@ def _inside(departure: Departure, fn: Callable[..., R], args: tuple[Any, ...], k
 
 
 @contextmanager
-def entered(departure: Departure, fn: object) -> Iterator[None]:
-    """Arrive in the current context, for the length of a ``with`` block: for a coroutine, or a block of code."""
+def entered(departure: Departure, fn: object, *, ends: bool = False) -> Iterator[None]:
+    """Arrive in the current context, for the length of a ``with`` block: for a coroutine, or a block of code.
+
+    `ends`: the context ends with the block.
+    """
     departure.snapshot.counts[departure.kind]()
-    with attached(departure.snapshot, whole=True):
+    with attached(departure.snapshot, whole=True, ends=ends):
         span: Span | None = None
         tokens: list[Token[Any]] = []
         try:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
 from functools import wraps
+from types import coroutine
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from otelctx import arrival, faults, mode
+from otelctx import arrival, faults, mode, workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Generator
     from contextlib import AbstractContextManager
+    from contextvars import Context
     from types import TracebackType
 
     from otelctx.departure import Departure
@@ -19,7 +22,7 @@ R = TypeVar("R")
 
 
 class Arrival:
-    """One run, as it departed: `run` a function, or enter it as a ``with`` block, once.
+    """One run, as it departed: `run` a function, await a coroutine function by `run_async`, or enter a block; once.
 
     A block is for runners that tell of a run by two calls, in one thread or one greenlet: it changes the context in
     place, and what the work leaves in an application's variable that was absent can then only be cleared, not unset.
@@ -43,6 +46,26 @@ class Arrival:
         finally:
             del departure, fn, args, kwargs
 
+    async def run_async(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Await ``fn(*args, **kwargs)`` as it departed, in a context of its own.
+
+        A task may run one coroutine after the other, and what one of them has set could not be unset for the next.
+        """
+        if self._is_watched:
+            with self:
+                return await fn(*args, **kwargs)
+        context = workers.without_declared(copy_context(), self.departure.snapshot.cells)
+        try:
+            result: R = await _within(context, self._called_in_block(fn, args, kwargs))
+            return result
+        finally:
+            workers.give_back(context)
+            del context, fn, args, kwargs
+
+    async def _called_in_block(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        with arrival.entered(self.departure, fn, ends=True):
+            return await fn(*args, **kwargs)
+
     def __enter__(self) -> None:
         enter = arrival.watched if self._is_watched else arrival.entered
         self._block = enter(self.departure, self._called)
@@ -54,6 +77,26 @@ class Arrival:
         block, self._block = self._block, None
         if block is not None:
             block.__exit__(kind, exc, traceback)
+
+
+@coroutine
+def _within(context: Context, work: Coroutine[Any, Any, R]) -> Generator[Any, Any, R]:
+    """Await `work`, each step of it in `context`. Whoever runs it sees what it yields, and it what is thrown in."""
+    step: Callable[..., Any] = work.send
+    given: Any = None
+    while True:
+        try:
+            yielded = context.run(step, given)
+        except StopIteration as over:
+            result: R = over.value
+            return result
+        try:
+            step, given = work.send, (yield yielded)
+        except GeneratorExit:
+            context.run(work.close)
+            raise
+        except BaseException as exc:
+            step, given = work.throw, exc
 
 
 def each_call(
@@ -78,8 +121,7 @@ def each_call(
             departing = depart()
             if departing is None:
                 return await fn(*args, **kwargs)
-            with Arrival(departing, fn):
-                return await fn(*args, **kwargs)
+            return await Arrival(departing, fn).run_async(fn, *args, **kwargs)
 
         return run_async
 

@@ -120,6 +120,12 @@ def without_span(context: Context | None) -> Context:
     return trace.set_span_in_context(trace.INVALID_SPAN, context if context is not None else cast("Context", {}))
 
 
+def alone(context: Context | None) -> Context:
+    """`context` without its span and its baggage."""
+    left = without_span(context)
+    return with_baggage(left, None) if baggage_of(left) else left
+
+
 def encoded_size(value: str) -> int:
     """Length in bytes of `value` as a baggage value, percent-encoded."""
     from urllib.parse import quote_plus

@@ -263,7 +263,8 @@ def _changed_for(kind: int, minted: str | None, now: Flow, otel: Any) -> Snapsho
         raws.update({source.var: source.cleared for source in declared.carried if source.var is not None})
     claim = now.claim if policy.for_claim(kind) == "inherit" else SHED
     after = flow.derive(now, flow.State(bound, claim), tuple(raws[var] for var in declared.vars))
-    arriving = runtime.without_span(otel) if kind == policy.CRON and runtime.is_adopted() else otel
+    # A cron run is nobody's: what its cause has put into baggage, in any name, says whose the cause was.
+    arriving = runtime.alone(otel) if kind == policy.CRON and runtime.is_adopted() else otel
     return Snapshot(now, after, otel, in_step(arriving, after), detailed=True)
 
 

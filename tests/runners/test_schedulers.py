@@ -1,0 +1,91 @@
+"""`schedule`, python-telegram-bot's JobQueue and discord.py's loops: whose a job is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.runners.scheduled import BOTH, OBSERVE, OFF, ON, Report, run
+
+pytestmark = [pytest.mark.runners, pytest.mark.timeout(900)]  # the first test may have to install
+
+SCHEDULE = {"lowest": ("schedule==0.6.0",), "highest": ("schedule==1.2.2",)}
+TELEGRAM = {
+    "lowest": ("python-telegram-bot[job-queue]==21.0.1",),
+    "highest": ("python-telegram-bot[job-queue]==22.8",),
+}
+DISCORD = {"lowest": ("discord.py==2.0.0", "audioop-lts; python_version >= '3.13'"), "highest": ("discord.py==2.7.1",)}
+
+versions = pytest.mark.parametrize("version", ["lowest", "highest"])
+
+
+def schedule(version: str, scenario: str, **variables: str) -> Report:
+    return run(SCHEDULE[version], "schedule_jobs.py", scenario, **variables)
+
+
+@versions
+def test_a_job_of_schedule_runs_as_the_caller_of_run_pending_without_otelctx_and_minted_with_it(version: str) -> None:
+    assert schedule(version, "turns", **OFF).app("job") == ["B", None, "A"]
+    for variables in (ON, BOTH):
+        seen = schedule(version, "turns", **variables)
+        assert len(seen.of("job")) == 3
+        seen.assert_minted("job", "cron:schedule:see:")
+        assert [(run["key"], run["app"], run["claim"]) for run in seen.of("A, afterwards")] == [("A", "A", "none")]
+        assert (seen.alerts, seen.errors) == ([], {})
+
+
+@versions
+def test_a_run_of_schedules_has_a_root_span_with_a_link_to_whoever_has_set_the_job_up(version: str) -> None:
+    seen = schedule(version, "turns", **ON)
+    turns = {span["span"]: span["name"] for span in seen.spans if span["name"].startswith("turn")}
+    runs = [span for span in seen.spans if span["name"] == "cron see"]
+    assert [span["parent"] for span in runs] == [None] * 3
+    assert [[turns[link] for link in span["links"]] for span in runs] == [["turn A"]] * 3
+
+
+@versions
+def test_what_a_job_of_schedules_sets_and_never_resets_is_gone_for_the_next(version: str) -> None:
+    off = schedule(version, "leaving", **OFF)
+    assert off.app("leaves") == [None, *["left by leaves"] * 2]
+    assert off.app("after it") == ["left by leaves"]
+    seen = schedule(version, "leaving", **ON)
+    seen.assert_minted("leaves", "cron:schedule:see_and_leave:")
+    assert seen.app("after it") == [None]
+
+
+@versions
+def test_in_observe_a_job_of_schedules_runs_where_it_is_and_its_caller_is_told_of(version: str) -> None:
+    seen = schedule(version, "turns", **OBSERVE)
+    assert seen.app("job") == ["B", None, "A"]
+    assert [alert.split()[0] for alert in seen.alerts] == ["leaked", "leaked"]
+    assert [alert.split()[2] for alert in seen.alerts] == ["B", "A"]
+
+
+@versions
+def test_a_bots_repeating_jobs_are_minted_and_its_one_shot_jobs_are_whose_turn_has_set_them(version: str) -> None:
+    off = run(TELEGRAM[version], "telegram_bot.py", **OFF)
+    assert set(off.app("repeating")) & {"A", "B", "C", "D"}
+    seen = run(TELEGRAM[version], "telegram_bot.py", **ON)
+    seen.assert_minted("repeating", "cron:apscheduler:repeating:")
+    seen.assert_inherited("once", "C")
+    seen.assert_inherited("once of D", "D")
+    by_hand, now = seen.of("daily")
+    assert (by_hand["key"], by_hand["app"]) == ("A", "A")  # a call of its function, and no hop
+    assert now["key"].startswith("cron:apscheduler:daily:")
+    assert now["app"] is None
+    assert (seen.alerts, seen.errors) == ([], {})
+
+
+@versions
+def test_a_discord_loop_is_minted_at_each_iteration_and_is_never_whose_has_started_it(version: str) -> None:
+    off = run(DISCORD[version], "discord_loops.py", **OFF)
+    assert off.app("loop") == ["A", *["left by loop"] * 2]
+    assert off.app("before the loop") == ["A"]
+    seen = run(DISCORD[version], "discord_loops.py", **ON)
+    seen.assert_minted("loop", "cron:discord:Cog.tick:")
+    assert [(run["key"], run["app"]) for run in seen.of("by hand")] == [("B", "B")]
+    for label in ("before the loop", "after the loop"):
+        assert [(run["key"], run["app"], run["baggage"]) for run in seen.of(label)] == [(None, None, None)]
+    turns = {span["span"]: span["name"] for span in seen.spans}
+    runs = [span for span in seen.spans if span["name"] == "cron Cog.tick"]
+    assert [(span["parent"], [turns[link] for link in span["links"]]) for span in runs] == [(None, ["turn A"])] * 3
+    assert (seen.alerts, seen.errors) == ([], {})
