@@ -1,9 +1,10 @@
 """A snapshot as text: for hops that otelctx carries itself, between processes and interpreters of one application.
 
 No `contextvars.Context`, closure or object of an application can go there. What goes is a line of JSON (`pack`): the
-declared keys with their names, values and the raw value of each of their ContextVars, the claim, and the span context
-and the baggage. Where the work arrives, `unpack` makes a `Snapshot` of it with *that* process's keys, which may be
-declared differently: total replay, so that a variable that was absent at departure is absent there.
+declared keys with their names, values and the raw value of each of their ContextVars, the claim, what was written to
+the scoped environment, and the span context and the baggage. Where the work arrives, `unpack` makes a `Snapshot` of it
+with *that* process's keys, which may be declared differently: total replay, so that a variable that was absent at
+departure is absent there.
 
 **A raw value** is carried as it is where it is a string, bytes, a number, a boolean, None or a UUID. Markers tell that
 it was absent, the source's ``unset`` sentinel, or one of its ``empty`` values. Anything else is carried as the text
@@ -141,6 +142,10 @@ def _packed(snapshot: Snapshot) -> str:
             packed["before"] = before
         keys.append(packed)
     content = {"v": VERSION, "mode": mode.current(), "keys": keys, **_claim(arriving), **_otel(snapshot)}
+    for source in arriving.registry.carried:  # the view of the scoped environment
+        from otelctx import scoped_env
+
+        content["environment"] = scoped_env.written(raws[source], arriving)
     return json.dumps(content, separators=(",", ":"))
 
 
@@ -459,6 +464,12 @@ def _unpack(content: dict[str, Any]) -> Snapshot:
     claim = _claimed(content["claim"]) if "claim" in content else None
     state = flow.State(bound, claim) if bound or claim is not None else None
     arriving = flow.derive(declared.root, state, tuple(readings[var] for var in declared.vars))
+    if declared.carried and content.get("environment"):
+        from otelctx import scoped_env
+
+        view = scoped_env.view_of(content["environment"], arriving)
+        readings.update((source.var, view) for source in declared.carried if source.var is not None and view)
+        arriving = flow.derive(declared.root, state, tuple(readings[var] for var in declared.vars))
     departed = arriving
     if any("before" in packed for packed in values.values()):
         earlier = {

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from otelctx import env_view, flow, forks, spans
 from otelctx.claim import SHED, Claim
-from otelctx.env_view import REAL, VIEW, Decision, Draft, Place, Real, Write
+from otelctx.env_view import REAL, VIEW, Decision, Draft, Place, Real, View, Write
 from otelctx.keys import ContextVarSource, EnvSource
 
 if TYPE_CHECKING:
@@ -235,6 +235,24 @@ def read(name: str) -> Decision:
         return REAL
     decision = env_view.decision(place, name)
     return implied(name, now) if decision is REAL else decision
+
+
+def written(view: object, now: Flow) -> dict[str, str | None]:
+    """What `view` decides where the flow `now` writes: for work that goes where no view can go."""
+    if not isinstance(view, View) or view.epoch != env_view.epoch:
+        return {}
+    places = {name: view.decided.get(place_of(name, now), {}) for name in names}
+    return {name: decided[name] for name, decided in places.items() if name in decided}
+
+
+def view_of(decisions: Mapping[str, str | None], now: Flow) -> View | None:
+    """A view with the `decisions` of `written`, where the flow `now` writes; None where there are none."""
+    decided: dict[Place, dict[str, str | None]] = {}
+    for name, value in decisions.items():
+        place = place_of(name, now)
+        if place is not None and declares(name):
+            decided.setdefault(place, {})[name] = value
+    return View(env_view.epoch, decided, {}, {}, None) if decided else None
 
 
 def overlay() -> dict[str, str | None]:

@@ -113,6 +113,10 @@ def is_unset() -> bool:
     return KEY.get(None) is UNSET
 
 
+def environment() -> tuple[str | None, str | None]:
+    return os.environ.get("APP_SESSION"), os.environ.get("APP_CRON")
+
+
 def tenant() -> tuple[object, object]:
     return TENANT.get(None), otelctx.get("tenant")
 

@@ -392,6 +392,17 @@ def test_a_child_of_a_holders_process_is_no_holder(method: str) -> None:
 
 
 @pytest.mark.usefixtures("holder")
+def test_a_holders_claim_is_held_and_not_handed_on_where_the_environment_of_its_child_denies_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = carrier.pack(otelctx.capture())
+    monkeypatch.setenv("OTELCTX_CLAIM", "none")  # as a holder's spawned child has it
+    assert otelctx.claim_state() == "none"
+    assert carrier.unpack(text).run(work.claim_of_a_child) == ("held", "none")
+    assert carrier.unpack(text).run(otelctx.current_claim) == otelctx.Claim("t1", token="secret", pid=os.getpid())
+
+
+@pytest.mark.usefixtures("holder")
 def test_a_claim_that_was_granted_is_handed_on_from_a_worker_as_from_anywhere() -> None:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
         with otelctx.grant_claim(otelctx.Claim("t9")):
@@ -496,6 +507,24 @@ def test_what_was_bound_before_the_application_set_its_own_variable_does_not_com
         arriving = carrier.unpack(carrier.pack(otelctx.capture()))
     assert arriving.run(otelctx.get, "session") == "inner"
     assert arriving.run(lambda: [work.KEY.set(""), otelctx.get("session")][1]) is None
+
+
+def test_what_a_context_wrote_to_its_view_of_the_environment_is_what_its_work_sees_in_a_worker(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("APP_SESSION", "APP_CRON"):
+        monkeypatch.delenv(name, raising=False)
+    install(
+        keys={"session": {"sources": [*work.SESSION["session"]["sources"], {"env": "APP_SESSION"}]}},
+        scoped_env={"mode": "scope", "names": ["APP_SESSION", "APP_CRON"]},
+    )
+    with executor("fork") as pool:
+        with session("B"):
+            os.environ["APP_CRON"] = "1"
+            assert pool.submit(work.environment).result(TIMEOUT) == ("B", "1")
+        with session("A"):
+            assert pool.submit(work.environment).result(TIMEOUT) == ("A", None)
+        assert pool.submit(work.environment).result(TIMEOUT) == (None, None)
 
 
 def test_a_snapshot_is_packed_once(install: Install) -> None:
