@@ -12,7 +12,7 @@ import os
 import sys
 from _thread import RLock  # re-entrant: a signal handler may interrupt the thread that holds it
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from otelctx import scope
 from otelctx.ticks import Ticks
@@ -39,7 +39,8 @@ _errors: Ticks[str] = Ticks()
 
 _lock = RLock()
 _given: MeterProvider | None = None  # the provider that `register` was given; None: the global one
-_instruments: WeakKeyDictionary[MeterProvider, _Instruments] = WeakKeyDictionary()
+_instruments: dict[int, tuple[ref[MeterProvider], _Instruments]] = {}
+"""By the provider's identity, and gone with it: a provider need not be hashable (Logfire's is not)."""
 _following: _Instruments | None = None  # made before there was a global provider, and bound by OpenTelemetry to it
 _unsent: dict[tuple[tuple[str, str], ...], int] = {}
 
@@ -138,15 +139,27 @@ def _current_instruments() -> _Instruments | None:
     provider = _given or _global_provider()
     if provider is None:
         return None
-    instruments = _instruments.get(provider)
+    instruments = _instruments_of(provider)
     if instruments is None:
         with _lock:
-            instruments = _instruments.get(provider)
+            instruments = _instruments_of(provider)
             if instruments is None:
-                instruments = _instruments[provider] = _make(provider)
+                instruments, key = _make(provider), id(provider)
+                _instruments[key] = ref(provider, lambda gone: _forget(key, gone)), instruments
                 if _is_proxy(provider):
                     _following = instruments
     return instruments
+
+
+def _instruments_of(provider: MeterProvider) -> _Instruments | None:
+    known, instruments = _instruments.get(id(provider), (None, None))
+    return instruments if known is not None and known() is provider else None
+
+
+def _forget(key: int, gone: ref[MeterProvider]) -> None:
+    known = _instruments.get(key)
+    if known is not None and known[0] is gone:  # else another provider is there by now
+        del _instruments[key]
 
 
 def _make(provider: MeterProvider) -> _Instruments:

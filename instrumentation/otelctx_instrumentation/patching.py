@@ -65,6 +65,13 @@ class _Applied:
     """What the owner itself had under the name; `_ABSENT` where it inherits it."""
     replacement: Any
     active: Active
+    code: object
+    """The replacement's code: ddtrace wraps a function by giving it another one."""
+
+    def is_ours(self) -> bool:
+        """Whether the replacement is outermost, as we made it."""
+        found = vars(self.owner).get(self.name)
+        return found is self.replacement and getattr(found, "__code__", None) is self.code
 
 
 _lock = _thread.RLock()
@@ -145,7 +152,9 @@ def _apply(patch: Patch) -> None:
                 replacement.__module__ = patch.module  # `os.system` is called posix's, where the original still is
         own = activation.original_of(vars(owner).get(name, _ABSENT), owner)
         wrapt.apply_patch(owner, name, replacement)
-        _applied[patch.module, patch.path] = _Applied(owner, name, own, replacement, active)
+        _applied[patch.module, patch.path] = _Applied(
+            owner, name, own, replacement, active, getattr(replacement, "__code__", None)
+        )
 
 
 def undo() -> None:
@@ -159,7 +168,7 @@ def undo() -> None:
         while _applied:
             _, done = _applied.popitem()
             done.active.on = False
-            if vars(done.owner).get(done.name) is not done.replacement:
+            if not done.is_ours():
                 _take_out(done)
             elif done.own is _ABSENT:
                 delattr(done.owner, done.name)
@@ -188,7 +197,4 @@ def in_force() -> Callable[[], list[Active]]:
 def applied() -> list[tuple[str, str, bool]]:
     """What is patched: (module, attribute, whether ours is the outermost), in the order in which it was applied."""
     with _lock:
-        return [
-            (module, path, vars(done.owner).get(done.name) is done.replacement)
-            for (module, path), done in _applied.items()
-        ]
+        return [(module, path, done.is_ours()) for (module, path), done in _applied.items()]

@@ -145,6 +145,22 @@ def test_registering_twice_is_registering_once(backend: Backend) -> None:
     assert backend.points("otelctx.hops")[label] == metrics.hop_counts()["thread", "carried"]
 
 
+def test_a_provider_need_not_be_hashable(caplog: pytest.LogCaptureFixture) -> None:
+    class Unhashable(MeterProvider):
+        __hash__ = None  # type: ignore[assignment]
+
+    reader = InMemoryMetricReader()
+    provider = Unhashable([reader])
+    try:
+        metrics.register(provider)
+        metrics.mismatch_counted(FOREIGN)
+        assert reader.get_metrics_data() is not None
+        assert caplog.records == []
+    finally:
+        metrics.register(None)
+        provider.shutdown()
+
+
 def test_a_provider_that_raises_is_one_internal_error_and_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(MeterProvider):
         def get_meter(self, *args: Any, **kwargs: Any) -> Any:
