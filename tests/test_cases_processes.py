@@ -869,6 +869,24 @@ def test_keys_arrive_in_children_of_an_interpreter_without_site(tmp_path: Path) 
     assert run(tmp_path, PROGRAM, "spawn", "by code", flags=["-S"]) == [*first, *then]
 
 
+STANDARD_LIBRARY_ONLY = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+import otelctx
+from otelctx import metrics
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool, otelctx.bind(session="A"):
+        print(pool.submit(metrics.hop_counts).result())
+"""
+
+
+def test_a_child_that_imports_nothing_by_itself_is_on_at_its_first_arrival(tmp_path: Path) -> None:
+    counts = run(tmp_path, STANDARD_LIBRARY_ONLY, OTELCTX_ENABLED="true")
+    assert counts["process", "carried"] == 1
+
+
 SPANS = """
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
