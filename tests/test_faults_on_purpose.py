@@ -170,7 +170,9 @@ def test_a_thread_that_cannot_be_started_says_so_and_can_be_started_later(progra
         def run(self):
             print("ran")
 
-    Thread(target=print, args=("first",)).start()
+    first = Thread(target=print, args=("first",))
+    first.start()
+    first.join()
     for thread in (Thread(target=print, args=("ran",)), Timer(0, print, ("ran",)), Own()):
         no_more_threads()
         attempt("start", thread.start)
@@ -394,10 +396,11 @@ ENDS: Final = {
             def __init__(self, pool, what):
                 self.pool, self.what, self.write, self.thread = pool, what, os.write, threading.Thread
                 self.future, self.error = Future(), RuntimeError
+                self.waits = sys.version_info < (3, 12)  # for ever, for a thread that never runs
             def __del__(self):
                 for call in (
                     lambda: self.pool.submit(len, "abc"),
-                    lambda: self.thread(target=len).start(),
+                    lambda: self.waits or self.thread(target=len).start(),
                     lambda: self.future.add_done_callback(len),
                     lambda: self.future.set_result(1),
                 ):
@@ -433,7 +436,8 @@ ENDS: Final = {
         class Last:
             def __del__(self):
                 os.write(1, b"finalizing\\n")
-                threading.Thread(target=len).start()
+                if sys.version_info >= (3, 12):  # before, it waits for ever for a thread that never runs
+                    threading.Thread(target=len).start()
         last = Last()
         threading.Thread(target=len, args=("",)).start()
         sys.modules.pop("__main__")
@@ -554,7 +558,7 @@ ODD: Final = {
         gc.callbacks.remove(collected)
         gc.collect()
         pool.shutdown()
-        print(sorted(set(hopped)), hopped.count("finalizer"), hopped.count("finalize"), hopped.count("callback"))
+        print(sorted(set(hopped)), hopped.count("callback"))
     """,
     "a tracer and a profiler see the application's own functions as ever": """
         import threading

@@ -8,7 +8,6 @@ times on both sides; where otelctx's side then fails more often, it is a differe
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import json
 import os
 import signal
@@ -73,8 +72,12 @@ SIDES: Final[dict[str, dict[str, str]]] = {
 WHOLE_SIDES: Final = ("idle", "bound")
 """The sides on which everything is run; on the others it is `PART`."""
 
-EXCEPTED: Final[dict[str, str]] = {}
-"""Tests whose difference is no harm, as globs, and why it is none."""
+EXCEPTED: Final = {
+    # It takes the first flush of standard error for the interpreter's end (`if not sys.is_finalizing:` calls nothing).
+    # With `import logging` as its first line it fails without otelctx: logging flushes its handlers before that.
+    "test.test_threading.ThreadTests.test_finalize_daemon_thread_hang": "fails wherever logging has been imported",
+}
+"""Tests whose difference is no harm, and why it is none."""
 
 AGAIN: Final = 5
 """How often a test that differs is run again on each side."""
@@ -147,8 +150,7 @@ def differing(reference: Mapping[str, Outcome], other: Mapping[str, Outcome]) ->
     differ = [
         name
         for name in names
-        if reference.get(name, nothing).verdict != other.get(name, nothing).verdict
-        and not any(fnmatch.fnmatchcase(name, glob) for glob in EXCEPTED)
+        if reference.get(name, nothing).verdict != other.get(name, nothing).verdict and name not in EXCEPTED
     ]
     return differ if differ == [WHOLE] else [name for name in differ if name != WHOLE]
 
