@@ -36,7 +36,8 @@ def compare(snapshot: Snapshot, kind: int, departure: Departure | None) -> list[
     """What the current context's own identity, which is about to be replaced, says against what departed."""
     seen: Flow = flow.peek()
     found: list[Mismatch] = []
-    if kind == policy.EXPLICIT:  # whoever replays a snapshot by hand means it
+    # Whoever replays a snapshot by hand means it; and where nobody has been, nothing is to be seen.
+    if kind == policy.EXPLICIT or seen is flow.registry.root:
         return found
     # Where the context is the one that departed (a job that is run on the spot), there is nothing to compare with.
     if seen.registry is snapshot.flow.registry and seen.serial != snapshot.before.serial:

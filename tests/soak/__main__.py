@@ -228,7 +228,9 @@ class Soak:
 def fill_what_is_bounded() -> None:
     """Have as many sessions as otelctx remembers owners of: to fill a table that has a limit is not to grow."""
     for number in range(2 * owners._INTERNED):
-        with otelctx.bind(session=f"before:{number}"):
+        # As large as any: a session and a tenant, and a claim.
+        claim = otelctx.Claim(f"task:{number}")
+        with otelctx.bind(session=f"before:{number}", tenant="before"), otelctx.grant_claim(claim):
             owners.of(flow.peek())
 
 
