@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from decimal import getcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -103,6 +103,19 @@ def keep(value: str) -> None:
 
 def kept() -> tuple[Seen, object, int]:
     return seen(), UNDECLARED.get(), getcontext().prec
+
+
+TOKENS: list[Token[Any]] = []
+
+
+def enter(value: str) -> None:
+    """Begin in one task what `leave` ends in another: a context manager that is kept."""
+    TOKENS.append(UNDECLARED.set(value))
+
+
+def leave() -> object:
+    UNDECLARED.reset(TOKENS.pop())
+    return UNDECLARED.get()
 
 
 def raw() -> object:

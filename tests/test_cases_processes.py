@@ -110,6 +110,19 @@ def test_a_task_that_binds_and_never_resets_leaves_the_next_task_its_own_variabl
                 assert pool.submit(work.kept).result(TIMEOUT) == (B, "X", 7)
 
 
+def test_what_is_entered_in_one_task_is_left_in_the_next_as_without_otelctx(install: Install) -> None:
+    install(keys=work.SESSION)
+    with set_to(work.UNDECLARED, "the worker's"):
+        pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
+        pool.submit(work.seen).result(TIMEOUT)
+    with pool:
+        for who in (None, "B"):
+            with session(who) if who else set_to(work.UNDECLARED, None):
+                pool.submit(work.enter, "a task's").result(TIMEOUT)
+                assert pool.submit(work.kept).result(TIMEOUT)[1] == "a task's"
+            assert pool.submit(work.leave).result(TIMEOUT) == "the worker's"
+
+
 def test_a_process_pool_that_an_event_loop_runs_work_in_sees_the_tasks_key(install: Install) -> None:
     install(keys=work.SESSION)
 
