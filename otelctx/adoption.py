@@ -50,7 +50,7 @@ def adopting(queue: Q, /) -> Q:
     OpenTelemetry Context (absent included), until the next item is got there. Items, their order and everything else
     about the queue are as ever. Works while otelctx is on; where it is off, the queue is a plain one.
 
-    Arguments: `queue` is a queue of `queue` or `asyncio`, or of a subclass.
+    Arguments: `queue` is a queue of `queue`, `asyncio` or `multiprocessing`, or of a subclass.
 
     Returns the queue to use in its place: the same object, but for a `queue.SimpleQueue`, which cannot be changed: an
     object of a subclass stands in front of it. Raises `TypeError` for anything else. Thread-safe; adopting twice is

@@ -337,6 +337,16 @@ def arrive_sealed(view: memoryview, fn: Callable[..., R], args: tuple[Any, ...],
     return fn(*args, **kwargs) if departed is None else arrive(*departed, fn, args, kwargs)
 
 
+def received(text: str, hop: Hop) -> Snapshot | Departure | None:
+    """What departed as `text`, for a hop that is adopted in place; None where that cannot be had. Never raises."""
+    try:
+        arriving = _arriving(text, hop)
+    except Exception as exc:
+        faults.internal_error("carrier", exc)
+        return None
+    return None if arriving is None else arriving[1] or arriving[0]
+
+
 def _arriving(text: str, hop: Hop) -> tuple[Snapshot, Departure | None, int] | None:
     """The snapshot, what more there is to the hop, and its kind; None where the work is to run plainly."""
     if activation.pending() and _is_armed() and activation.may_activate(after_site=False):

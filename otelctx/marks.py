@@ -92,6 +92,10 @@ class Marks:
         """What departed with the item that the current thread has got last; `NOTHING` where it has got none."""
         return self._getting.pop(get_ident(), NOTHING)
 
+    def departed(self) -> Any:
+        """What departs with what the current thread is putting; None where that is no adopting put."""
+        return self._putting.get(get_ident())
+
     # --- under it ----------------------------------------------------------------------------------------------------
 
     def added(self, queue: Any, item: Any, size: int) -> None:

@@ -13,6 +13,10 @@ For `queue.Queue`, `asyncio.Queue` and their ``Lifo`` and ``Priority`` kinds. A 
 has no class that could be exchanged, no lock, and nobody can look into it. An object of a subclass stands in front of
 it, and in its place where it is declared; whoever has the one behind it goes around us.
 
+In a queue of `multiprocessing` there is no item to lie beside: a pipe has bytes. What departs is pickled with the item,
+and whatever unpickles it gets the item alone (it has to be able to import otelctx, and need not have it on). A process
+that is given the queue has an adopting one.
+
 A declared queue is looked for when its module has been imported, and again whenever a thread is started: so one that is
 made later, or another one in its place, is found before there is a worker for it.
 
@@ -23,19 +27,23 @@ adopts in that task, which is over when somebody has the item; `multiprocessing.
 from __future__ import annotations
 
 import sys
-from _thread import RLock
+from _thread import RLock, get_ident
+from collections import deque
 from dataclasses import dataclass
 from functools import reduce, wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from otelctx import adoption, faults
+from otelctx import adoption, carrier, faults
 from otelctx.keys import is_loading
 from otelctx.marks import NOTHING, Marks
+from otelctx.policy import QUEUE
 from otelctx_instrumentation.patching import when_imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from otelctx.carrier import Hop
 
 Q = TypeVar("Q")
 
@@ -178,12 +186,15 @@ def _adopting(queue: Q, name: str) -> Q:
         if module is not None and isinstance(queue, module.Queue):
             _mark(queue, name, kind, module)
             return queue
+    module = sys.modules.get("multiprocessing.queues")
+    if module is not None and _between_processes(queue, name, module):
+        return queue
     module = sys.modules.get("queue")
     if module is not None and isinstance(queue, module.SimpleQueue):
         front: Q = _in_front_of(queue, name)
         return front
     wrong = type(queue).__name__
-    raise TypeError(f"otelctx.adopting() takes a queue of queue or asyncio, and not {wrong!r}")
+    raise TypeError(f"otelctx.adopting() takes a queue of queue, asyncio or multiprocessing, and not {wrong!r}")
 
 
 def _mark(queue: Any, name: str, kind: _Kind, module: Any) -> None:
@@ -372,6 +383,161 @@ def _named_like(original: Any, method: Callable[..., Any]) -> Callable[..., Any]
     if (signature := getattr(original, "__text_signature__", None)) is not None:
         named.__dict__["__text_signature__"] = signature
     return named
+
+
+# --- between processes -----------------------------------------------------------------------------------------------
+
+
+class _Letter:
+    """What goes through a pipe in an item's place, and is the item when it is unpickled, wherever that is."""
+
+    __slots__ = ("hop", "item", "text")
+
+    def __init__(self, item: Any, text: str, hop: Hop) -> None:
+        self.item, self.text, self.hop = item, text, hop
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return opened, (self.item, self.text, self.hop)
+
+
+_opened: Final[dict[int, tuple[str, Hop] | None]] = {}
+"""What was with the item that a thread is getting."""
+
+
+def opened(item: Any, text: str, hop: Hop) -> Any:
+    """The item of a letter; what was with it is for the adopting ``get`` that reads it, if it is one."""
+    thread = get_ident()
+    if thread in _opened:
+        _opened[thread] = text, hop
+    return item
+
+
+class _Outbox(deque[Any]):
+    """A queue's buffer, from which a thread feeds the pipe: what is put into it by an adopting ``put`` is a letter."""
+
+    marks: Marks
+
+    def append(self, item: Any, /) -> None:
+        departed = self.marks.departed()
+        super().append(item if departed is None else _Letter(item, *departed))
+
+
+def _between_processes(queue: Any, name: str, module: Any) -> bool:
+    """Whether `queue` is one of `multiprocessing`, which adopts from now on."""
+    if not isinstance(queue, module.Queue | module.SimpleQueue):
+        return False
+    base = type(queue)
+    if _BASE in vars(base):
+        queue._otelctx_marks.on = True
+        return True
+    is_simple = isinstance(queue, module.SimpleQueue)
+    if is_simple and base.put is not module.SimpleQueue.put:
+        return False  # it would meet letters
+    vars(queue)[_MARKS] = Marks(name, lambda _: ())
+    if not is_simple and queue._thread is None:
+        queue._buffer = _outbox(queue)
+    _set_class(queue, _class_between_processes(base, is_simple=is_simple))
+    return True
+
+
+def _outbox(queue: Any) -> _Outbox:
+    buffer = _Outbox()
+    buffer.marks = queue._otelctx_marks
+    return buffer
+
+
+def _class_between_processes(base: type, *, is_simple: bool) -> type:
+    known: type
+    for known in type.__subclasses__(base):
+        if vars(known).get(_BASE) is base:
+            return known
+
+    def put(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        marks: Marks = self._otelctx_marks
+        departed = _departing(marks.name) if _is_on and marks.on else None
+        if departed is None:
+            return super(made, self).put(*args, **kwargs)
+        if is_simple or not isinstance(self._buffer, _Outbox):  # the feeder was there before us
+            if args:
+                args = (_Letter(args[0], *departed), *args[1:])
+            elif "obj" in kwargs:
+                kwargs["obj"] = _Letter(kwargs["obj"], *departed)
+            return super(made, self).put(*args, **kwargs)
+        before = marks.putting(departed)
+        try:
+            return super(made, self).put(*args, **kwargs)
+        finally:
+            marks.putting(before)
+
+    def get(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not (_is_on and self._otelctx_marks.on):
+            return super(made, self).get(*args, **kwargs)
+        thread = get_ident()
+        _opened[thread] = None
+        try:
+            item = super(made, self).get(*args, **kwargs)
+        except BaseException:
+            _opened.pop(thread, None)
+            raise
+        letter = _opened.pop(thread, None)
+        adoption.adopt(None if letter is None else carrier.received(*letter), self)
+        return item
+
+    def _reset(self: Any, /, *args: Any, **kwargs: Any) -> None:
+        super(made, self)._reset(*args, **kwargs)
+        self._buffer = _outbox(self)
+
+    def _on_queue_feeder_error(exc: Any, item: Any) -> Any:
+        return base._on_queue_feeder_error(exc, item.item if isinstance(item, _Letter) else item)  # type: ignore[attr-defined]
+
+    def __reduce_ex__(self: Any, protocol: Any, /) -> Any:  # noqa: N807
+        marks: Marks = self._otelctx_marks
+        reduced = _plain(super(made, self).__reduce_ex__(protocol), made)
+        if _is_on and marks.on and carrier.can_arrive("spawn"):
+            return adopting_there, (base, marks.name), *reduced[2:]
+        return reduced
+
+    methods: dict[str, Any] = {"put": put, "get": get}
+    if not is_simple:
+        methods["_reset"] = _reset
+    attributes: dict[str, Any] = {name: wraps(getattr(base, name))(method) for name, method in methods.items()}
+    if isinstance(_as_it_lies(base, "_on_queue_feeder_error"), staticmethod):
+        attributes["_on_queue_feeder_error"] = staticmethod(_on_queue_feeder_error)
+    made: Any = type(base)(
+        base.__name__,
+        (base,),
+        {
+            **attributes,
+            "__module__": base.__module__,
+            "__qualname__": base.__qualname__,
+            "__doc__": base.__doc__,
+            "__reduce_ex__": __reduce_ex__,
+            "__class__": property(lambda _: base),
+            _BASE: base,
+        },
+    )
+    return made  # type: ignore[no-any-return]
+
+
+def _as_it_lies(base: type, name: str) -> Any:
+    return next((vars(one)[name] for one in base.__mro__ if name in vars(one)), None)
+
+
+def _departing(name: str) -> tuple[str, Hop] | None:
+    try:
+        departing = adoption.departing(name)
+        return carrier.packed(departing, QUEUE) if departing is not None and carrier.can_arrive("spawn") else None
+    except Exception as exc:
+        faults.internal_error("queue", exc)
+        return None
+
+
+def adopting_there(base: type, name: str) -> Any:
+    """A queue of the class `base` that is adopting where it is unpickled, in a process that was given it."""
+    queue: Any = object.__new__(base)
+    vars(queue)[_MARKS] = Marks(name, lambda _: ())
+    _set_class(queue, _class_between_processes(base, is_simple=not hasattr(base, "_reset")))
+    return queue
 
 
 def _plain(reduced: Any, made: type) -> Any:
