@@ -34,6 +34,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment(
         tmp_path_factory.mktemp("http"),
         *("aiohttp", "fastapi", "flask", "grpcio", "httpx", "requests", "uvicorn"),
+        *("opentelemetry-propagator-jaeger", "opentelemetry-propagator-ot-trace"),
         *("opentelemetry-distro", *(f"opentelemetry-instrumentation-{name}" for name in instrumented)),
     )
 
@@ -297,3 +298,21 @@ def test_over_grpc_a_signed_key_crosses_and_a_strangers_does_not(
     assert (answer["session"], answer["alerts"]) == ("A", [])
     answer = cautious.get("/call", client="grpc", url=target, session="A")["answer"]
     assert (answer["session"], answer["baggage"]) == (None, {})
+
+
+def test_other_formats_of_baggage_are_guarded_where_they_are_used_directly(python: Path) -> None:
+    program = [str(python), str(Path(__file__).with_name("propagators.py"))]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "PYTHON"))}
+    done = subprocess.run(
+        program, env={**environ, "OTELCTX_ENABLED": "true"}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("session came from outside") == 2
+    for name, prefix in (("jaeger", "uberctx-"), ("ot_trace", "ot-baggage-")):
+        assert json.loads(done.stdout)[name] == {
+            "written": [f"{prefix}theirs"],
+            "leaks": False,
+            "read": {"theirs": "2"},
+            "session": None,
+            "trace": True,
+        }
