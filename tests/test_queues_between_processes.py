@@ -122,7 +122,9 @@ def test_in_one_process_it_is_the_same_object_and_looks_and_raises_as_before(kin
 def test_an_item_that_does_not_pickle_is_told_as_the_item_and_the_others_arrive(install: Install) -> None:
     told: list[tuple[str, object]] = []
 
-    class Telling(multiprocessing.queues.Queue[Any]):
+    base: Any = multiprocessing.queues.Queue  # takes no type arguments on 3.11
+
+    class Telling(base):  # type: ignore[misc]
         @staticmethod
         def _on_queue_feeder_error(exc: Exception, item: object) -> None:
             told.append((str(exc), item))
