@@ -199,10 +199,22 @@ class _StandIn:
         @wraps(original)
         def function(*args: Any, **kwargs: Any) -> Any:
             if not _over() and may_activate(after_site=False):
+                inheriting = self._inheriting(args)
                 activate()
+                for class_ in inheriting:  # one that has been given a method of its own: what ours does is not for it
+                    if attribute in vars(class_):
+                        return vars(class_)[attribute](*args, **kwargs)
             return self._target(*args, **kwargs)
 
         self.function: Callable[..., Any] = function
+
+    def _inheriting(self, args: tuple[Any, ...]) -> list[type]:
+        """The classes of the instance in ``args`` that have the method from the owner, the most derived first."""
+        classes = type(args[0]).__mro__ if args else ()
+        if self._owner not in classes:
+            return []
+        below = classes[: classes.index(self._owner)]
+        return [class_ for class_ in below if self._attribute not in vars(class_)]
 
     def put_back(self) -> None:
         """Restore the original. A stand-in that someone has wrapped since stays inside, and calls the original."""

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from textwrap import dedent
@@ -164,6 +165,25 @@ def test_the_first_hop_of_a_program_of_the_standard_library_alone_carries_a_decl
 ) -> None:
     program = script(tmp_path, hop)
     assert output(installed.run(*flags, program, directory=tmp_path, **declare(tmp_path))) == ["slack:C1"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="there are no interpreter pools before Python 3.14")
+def test_the_first_hop_of_a_program_may_be_that_of_an_interpreter_pool(wheel: Environment, tmp_path: Path) -> None:
+    """Its `submit` is inherited, and what otelctx sends to a thread cannot be sent to an interpreter."""
+    program = script(
+        tmp_path,
+        """
+        from concurrent.futures import InterpreterPoolExecutor
+        from contextvars import ContextVar
+
+        SESSION = ContextVar("SESSION", default=None)
+        if __name__ == "__main__":
+            SESSION.set("slack:C1")
+            with InterpreterPoolExecutor(1) as executor:
+                print(executor.submit(len, "abc").result(), executor.submit(len, "abcd").result())
+        """,
+    )
+    assert output(wheel.run(program, directory=tmp_path, **declare(tmp_path))) == ["3 4"]
 
 
 def test_without_it_the_key_is_lost_there(wheel: Environment, tmp_path: Path) -> None:
