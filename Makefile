@@ -42,7 +42,7 @@ define environment
 	touch $@
 endef
 
-.PHONY: help demo test beside cpython lint hosts http backends runners fuzz soak bench clean
+.PHONY: help demo test beside cpython lint hosts http backends runners runners-table fuzz soak bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -89,6 +89,10 @@ backends: $(VENV)/.ready
 # Task queues and schedulers with their servers, each in an environment of its own.
 runners: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/runners $(ARGS)
+
+# What is in docs/runners.md, measured anew.
+runners-table: $(VENV)/.ready
+	$(BIN)/python -m tests.runners.table
 
 # The suite runs a few hundred of these trees and messages; this is the whole claim. SECONDS is for the messages.
 SECONDS ?= 600

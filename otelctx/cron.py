@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from otelctx import arrival, flow, policy, runtime, snapshot
+from otelctx import arrival, flow, policy, runs, runtime, snapshot
 from otelctx.departure import Departure
 
 if TYPE_CHECKING:
@@ -118,6 +118,9 @@ class cron_run:  # noqa: N801 - used as a function, like contextlib.suppress
     For hand-written schedulers; `runner` names them in the key. The block has a key of its own
     (``cron:<runner>:<job>:<run>``), no claim, and a root span with a Link to the current one. One object is entered by
     one context at a time.
+
+    A block runs in the context that is there, in which an application's variable that is set cannot be unset: it is
+    cleared where its source names an ``empty`` value. `cron_job` has no such limit.
     """
 
     __slots__ = ("_block", "_job", "_runner")
@@ -165,9 +168,7 @@ def cron_job(job: str, *, runner: str = "cron") -> Callable[[Callable[P, R]], Ca
 
             @wraps(fn)
             async def run_async(*args: Any, **kwargs: Any) -> Any:
-                with arrival.entered(departure(runner, job, fn), fn):
-                    called: Any = fn(*args, **kwargs)
-                    return await called
+                return await runs.awaited(departure(runner, job, fn), fn, args, kwargs)
 
             return run_async  # type: ignore[return-value]
 

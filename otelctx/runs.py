@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from otelctx import arrival, faults, mode, workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator, Mapping
     from contextlib import AbstractContextManager
     from contextvars import Context
     from types import TracebackType
@@ -47,24 +47,12 @@ class Arrival:
             del departure, fn, args, kwargs
 
     async def run_async(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Await ``fn(*args, **kwargs)`` as it departed, in a context of its own.
-
-        A task may run one coroutine after the other, and what one of them has set could not be unset for the next.
-        """
+        """Await ``fn(*args, **kwargs)`` as it departed, in a context of its own; see `awaited`."""
         if self._is_watched:
             with self:
                 return await fn(*args, **kwargs)
-        context = workers.without_declared(copy_context(), self.departure.snapshot.cells)
-        try:
-            result: R = await _within(context, self._called_in_block(fn, args, kwargs))
-            return result
-        finally:
-            workers.give_back(context)
-            del context, fn, args, kwargs
-
-    async def _called_in_block(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        with arrival.entered(self.departure, fn, ends=True):
-            return await fn(*args, **kwargs)
+        result: R = await awaited(self.departure, fn, args, kwargs)
+        return result
 
     def __enter__(self) -> None:
         enter = arrival.watched if self._is_watched else arrival.entered
@@ -77,6 +65,27 @@ class Arrival:
         block, self._block = self._block, None
         if block is not None:
             block.__exit__(kind, exc, traceback)
+
+
+async def awaited(
+    departure: Departure, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Await ``fn(*args, **kwargs)`` as it departed, in every mode, in a context of its own.
+
+    A task may run one coroutine after the other, and what one of them has set could not be unset for the next; nor
+    could what whoever made the task has set. Undeclared variables are the task's, as without otelctx.
+    """
+    context = workers.without_declared(copy_context(), departure.snapshot.cells)
+
+    async def work() -> Any:
+        with arrival.entered(departure, fn, ends=True):
+            return await fn(*args, **kwargs)
+
+    try:
+        return await _within(context, work())
+    finally:
+        workers.give_back(context)
+        del context
 
 
 @coroutine

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from otelctx import arrival, cron, faults, mode
+from otelctx import arrival, cron, faults, mode, runs
 from otelctx.departure import Departure
 from otelctx_instrumentation.patching import Active, Patch
 
@@ -56,8 +56,7 @@ def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]
             if mode.current() == "observe":
                 with cron.observed(runner, str(departing.name)), arrival.watched(departing, original):
                     return await original(*args, **kwargs)
-            with arrival.entered(departing, original):
-                return await original(*args, **kwargs)
+            return await runs.awaited(departing, original, args, kwargs)
 
         return run_async
 

@@ -90,14 +90,21 @@ def python_with(*requirements: str) -> Path:
 
 
 def run(requirements: tuple[str, ...], program: str, *arguments: str, **variables: str) -> Report:
-    """Run a program of `programs/` with nothing of our own environment but `variables`."""
+    """Run a program of `programs/` with nothing of our own environment but `variables`; the same one is run once."""
+    return _run(requirements, program, arguments, frozenset(variables.items()))
+
+
+@cache
+def _run(
+    requirements: tuple[str, ...], program: str, arguments: tuple[str, ...], variables: frozenset[tuple[str, str]]
+) -> Report:
     config = _folder() / "otelctx.toml"
     config.write_text(CONFIG)
     kept = ("OTELCTX_", "OTEL_", "PYTHON", "VIRTUAL_ENV")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(kept)}
     done = subprocess.run(
         [str(python_with(*requirements)), "-W", "ignore", str(PROGRAMS / program), *arguments],
-        env={**environ, "OTELCTX_CONFIG": str(config), **variables},
+        env={**environ, "OTELCTX_CONFIG": str(config), **dict(variables)},
         capture_output=True,
         text=True,
         timeout=TIMEOUT,

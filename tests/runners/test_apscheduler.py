@@ -139,7 +139,7 @@ def test_it_is_remembered_of_each_job_who_has_added_it_until_the_job_goes(versio
 def test_a_job_that_another_process_has_put_into_the_store_is_minted(tmp_path: Path) -> None:
     store = str(tmp_path / "jobs.sqlite")
     jobs("highest", "persistent", store, **ON)
-    seen = jobs("highest", "persistent", store, **ON)
+    seen = jobs("highest", "persistent", store, "again", **ON)
     seen.assert_minted("persistent", "cron:apscheduler:see:")
     jobs_of_this_process = jobs("highest", "persistent", str(tmp_path / "other.sqlite"), "here", **ON)
     jobs_of_this_process.assert_inherited("here", "A")

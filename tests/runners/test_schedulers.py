@@ -89,3 +89,15 @@ def test_a_discord_loop_is_minted_at_each_iteration_and_is_never_whose_has_start
     runs = [span for span in seen.spans if span["name"] == "cron Cog.tick"]
     assert [(span["parent"], [turns[link] for link in span["links"]]) for span in runs] == [(None, ["turn A"])] * 3
     assert (seen.alerts, seen.errors) == ([], {})
+
+
+def test_loops_and_timers_that_somebody_has_written_are_never_whose_has_started_them() -> None:
+    for scenario in ("thread_loop", "asyncio_loop"):
+        seen = run((), "stdlib_jobs.py", scenario, **ON)
+        seen.assert_minted("run", "cron:cron:nightly:")
+        assert (seen.alerts, seen.errors) == ([], {})
+    for scenario, runner in (("timer", "timer"), ("events", "sched")):
+        seen = run((), "stdlib_jobs.py", scenario, **ON)
+        seen.assert_minted("later runs", f"cron:{runner}:")
+        assert seen.keys("first run") == ["A"]
+        assert seen.errors == {}
