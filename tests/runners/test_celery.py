@@ -7,6 +7,7 @@ what runs there. Celery 5.2 and 5.7 are tested alike; the pools are prefork, thr
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.runners.conftest import RunnerPython
-from tests.runners.world import Line, NewWorld, World, worlds
+from tests.runners.world import PROGRAMS, Line, NewWorld, World, worlds
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(900)]  # the first test may have to install the runner
 
@@ -112,7 +113,7 @@ def worker(world: World, python: Path, pool: str, *options: str, **variables: st
 
 
 def send(world: World, python: Path, scenario: str, **variables: str) -> None:
-    world.run(python, Path(__file__).parent / "programs" / "celery_send.py", scenario, **variables)
+    world.run(python, PROGRAMS / "celery_send.py", scenario, **variables)
 
 
 def test_a_task_arrives_as_its_message_departed(shared: Shared) -> None:
@@ -299,3 +300,17 @@ def test_observe_changes_nothing_and_says_what_is_lost(celery: Celery, python: P
     reasons = {(alert["reason"], alert["action"]) for alert in world.wait(2, "alert")}
     assert ("lost", "observed") in reasons
     assert ("leaked", "observed") in reasons
+
+
+@pytest.mark.timeout(3600)
+def test_of_many_tasks_of_many_sessions_none_runs_under_another_key(celery: Celery, python: Path) -> None:
+    number = int(os.environ.get("OTELCTX_CELERY_TASKS", "300"))
+    per_child = str(max(number // 100, 20))
+    world = celery("prefork", "-c", "4", "--max-tasks-per-child", per_child)
+    patience = 60 + number / 5
+    world.start(python, PROGRAMS / "celery_send.py", "many", MANY=str(number), PATIENCE=str(patience))
+    (many,) = world.wait(1, "many", patience=patience + 30)
+    retried = len(range(0, number, 3))
+    assert many["counted"] == {"right": number + retried}
+    assert many["done"] == number
+    assert many["processes"] > 4

@@ -13,9 +13,7 @@ if os.environ.get("THEIRS"):  # OpenTelemetry's own instrumentation
     from opentelemetry.instrumentation.celery import CeleryInstrumentor
 
     CeleryInstrumentor().instrument()  # type: ignore[no-untyped-call]
-if ambient := os.environ.get("AMBIENT"):  # the worker is started in somebody's turn
-    APP_KEY.set(ambient)
-    sightings.otelctx.attach(session=ambient)
+sightings.ambient()
 if os.environ.get("TELEMETRY"):
     sightings.telemetry()
 
@@ -167,6 +165,18 @@ def spreads(label: str) -> None:
     """Send another task."""
     see(label)
     seen.delay(f"{label}:sent")
+
+
+@app.task(bind=True, max_retries=3, ignore_result=True)
+def counted(self: Any, key: str, number: int) -> None:
+    """Count whose it was; each third is retried, and each sets another key that it never resets."""
+    seen_here = sightings.otelctx.get("session"), APP_KEY.get(None)
+    app.backend.client.hincrby("counted", "right" if seen_here == (key, key) else f"{key} was {seen_here}")
+    APP_KEY.set("tainted")
+    if number % 3 == 0 and self.request.retries == 0:
+        raise self.retry(countdown=0)
+    app.backend.client.hincrby("processes", os.getpid())
+    app.backend.client.incr("done")
 
 
 @app.task(bind=True, max_retries=3)

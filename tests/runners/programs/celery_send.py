@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 import celery_app as tasks
 from celery import chain, chord, group
 from celery_app import app
-from sightings import see, session
+from sightings import see, session, write
 
 import otelctx
 
@@ -108,6 +109,30 @@ def broken() -> None:
         current[0] = carrier
         with session("A"):
             tasks.seen.delay(name)
+
+
+def many() -> None:
+    """MANY tasks of 50 sessions, in turn; says whose they were when all are done."""
+    number, client = int(os.environ["MANY"]), app.backend.client
+    for index in range(number):
+        with session(f"session-{index % 50}"):
+            tasks.counted.delay(f"session-{index % 50}", index)
+    deadline = time.monotonic() + float(os.environ["PATIENCE"])
+    while int(client.get("done") or 0) < number and time.monotonic() < deadline:
+        time.sleep(0.2)
+    counted = {key.decode(): int(value) for key, value in client.hgetall("counted").items()}
+    write("many", done=int(client.get("done") or 0), counted=counted, processes=client.hlen("processes"))
+
+
+def table() -> None:
+    """The rows of the table: after B's task, which leaves the key."""
+    with session("B"):
+        tasks.taints.delay("B", "B").get(timeout=20)
+    with session("A"):
+        tasks.seen.delay("under A").get(timeout=20)
+    tasks.seen.delay("under nothing").get(timeout=20)
+    with session("A"):
+        tasks.retried.delay("retry", 1)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ from huey import MemoryHuey, SqliteHuey, crontab
 from huey.serializer import SignedSerializer
 from sightings import APP_KEY, see
 
-if ambient := os.environ.get("AMBIENT"):  # the consumer is started in somebody's turn
-    APP_KEY.set(ambient)
-    sightings.otelctx.attach(session=ambient)
+sightings.ambient()
 if os.environ.get("TELEMETRY"):
     sightings.telemetry()
 

@@ -90,5 +90,16 @@ def broken() -> None:
         huey.storage.enqueue(written + b"\0otelctx:" + carrier + b"\0", None)
 
 
+def table() -> None:
+    """The rows of the table: after B's task, which leaves the key."""
+    with session("B"):
+        tasks.taints("B", "B")
+    with session("A"):
+        tasks.seen("under A")
+    tasks.seen("under nothing")
+    with session("A"):
+        tasks.retried("retry", 1)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

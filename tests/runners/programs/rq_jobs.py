@@ -10,9 +10,7 @@ from redis import Redis
 from rq import Queue, get_current_job
 from sightings import APP_KEY, see
 
-if ambient := os.environ.get("AMBIENT"):  # the worker is started in somebody's turn
-    APP_KEY.set(ambient)
-    sightings.otelctx.attach(session=ambient)
+sightings.ambient()
 if os.environ.get("TELEMETRY"):
     sightings.telemetry()
 

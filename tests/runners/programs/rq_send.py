@@ -121,5 +121,16 @@ def broken() -> None:
         connection.lpush(queue.key, job.id)
 
 
+def table() -> None:
+    """The rows of the table: after B's job, which leaves the key."""
+    with session("B"):
+        queue.enqueue(jobs.taints, "B", "B")
+    with session("A"):
+        queue.enqueue(jobs.seen, "under A")
+    queue.enqueue(jobs.seen, "under nothing")
+    with session("A"):
+        queue.enqueue(jobs.fails, "retry", 1, retry=Retry(max=1))
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

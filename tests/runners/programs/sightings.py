@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry import baggage, trace
+from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
@@ -56,22 +56,32 @@ def see(label: str, **more: Any) -> None:
 def session(key: str) -> Iterator[None]:
     """A turn of the session `key`, as an application has one that knows nothing of otelctx."""
     token = APP_KEY.set(key)
+    otel = context.attach(baggage.set_baggage("user", key))
     try:
         yield
     finally:
+        context.detach(otel)
         APP_KEY.reset(token)
+
+
+def ambient() -> None:
+    """Start this process in a turn of the session that AMBIENT names, as somebody who types its command does."""
+    if key := os.environ.get("AMBIENT"):
+        APP_KEY.set(key)
+        context.attach(baggage.set_baggage("user", key))
+        otelctx.attach(session=key)
 
 
 class _Exporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         for span in spans:
-            context, parent = span.get_span_context(), span.parent
+            own, parent = span.get_span_context(), span.parent
             write(
                 "span",
                 name=span.name,
                 kind=span.kind.name,
-                trace=f"{context.trace_id:032x}" if context else None,
-                span=f"{context.span_id:016x}" if context else None,
+                trace=f"{own.trace_id:032x}" if own else None,
+                span=f"{own.span_id:016x}" if own else None,
                 parent=f"{parent.span_id:016x}" if parent else None,
                 links=[f"{link.context.span_id:016x}" for link in span.links],
                 attributes=dict(span.attributes or {}),
