@@ -99,23 +99,34 @@ class Marks:
     # --- under it ----------------------------------------------------------------------------------------------------
 
     def added(self, queue: Any, item: Any, size: int) -> None:
-        """`item` has been put into `queue`, which now has `size` items."""
-        carried: Any = self._putting.get(get_ident(), NOTHING)
-        if carried is NOTHING:  # by a subclass's own way, and under the lock: nothing may be logged here
-            with faults.unlogged():
-                carried = adoption.departing(self.name)
-        if self._count + self._unmarked != size - 1:
-            self.recount(queue, size - 1, without=item)
-        self._add(item, carried)
+        """`item` has been put into `queue`, which now has `size` items. Never raises: the item is there by now."""
+        try:
+            carried: Any = self._putting.get(get_ident(), NOTHING)
+            if carried is NOTHING:  # by a subclass's own way, and under the lock: nothing may be logged here
+                with faults.unlogged():
+                    carried = adoption.departing(self.name)
+            if self._count + self._unmarked != size - 1:
+                self.recount(queue, size - 1, without=item)
+            self._add(item, carried)
+        except Exception as exc:
+            self._lost_count(exc, size)
 
     def taken(self, queue: Any, item: Any, size: int) -> None:
-        """`item` has been taken out of `queue`, which now has `size` items."""
-        if self._count + self._unmarked != size + 1:
-            self.recount(queue, size + 1, with_=item)
-        carried = self._take(item)
-        thread = get_ident()
-        if thread in self._getting:  # else whoever takes it does not get it: `shutdown`
-            self._getting[thread] = carried
+        """`item` has been taken out of `queue`, which now has `size` items. Never raises: nobody else has the item."""
+        try:
+            if self._count + self._unmarked != size + 1:
+                self.recount(queue, size + 1, with_=item)
+            carried = self._take(item)
+            thread = get_ident()
+            if thread in self._getting:  # else whoever takes it does not get it: `shutdown`
+                self._getting[thread] = carried
+        except Exception as exc:
+            self._lost_count(exc, size)
+
+    def _lost_count(self, exc: Exception, size: int) -> None:
+        self.forget(unmarked=size)
+        with faults.unlogged():
+            faults.internal_error("queue", exc)
 
     def recount(self, queue: Any, size: int, *, without: object = NOTHING, with_: object = NOTHING) -> None:
         """Compare the marks with what is in `queue`, which has `size` items, with `without` left out, `with_` added."""

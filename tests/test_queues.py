@@ -24,6 +24,7 @@ from opentelemetry import baggage, trace
 
 import otelctx
 from otelctx import faults, metrics
+from otelctx.marks import Marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -320,6 +321,7 @@ def test_shutting_down_gives_nobody_an_identity_and_wakes_those_who_wait() -> No
     before = whose()
     items.shutdown(immediate=True)
     assert whose() == before
+    assert items._otelctx_marks._getting == {}  # nothing is kept for a get that nobody made
     items.join()
     with pytest.raises(shut_down):
         got(items)
@@ -415,6 +417,29 @@ def test_an_item_that_was_cleared_is_garbage_at_the_next_put(install: Install) -
     del item
     items.put(1)
     assert alive() is None
+
+
+@pytest.mark.usefixtures("on")
+@pytest.mark.parametrize("broken", ["_add", "_take", "recount"])
+def test_a_fault_of_ours_loses_no_item_and_gives_nobody_a_key(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("for the test")
+
+    items = otelctx.adopting(queue.Queue[str]())
+    before = metrics.error_counts().get("queue", 0)
+    with acting_as("A"):
+        items.put("one")
+        with monkeypatch.context() as patch:
+            patch.setattr(Marks, broken, fail)
+            items.queue.append("around")
+            items.put("two")
+            assert got(items) == "one"
+    assert got_by_a_worker(items, 2) == [("around", of(None)), ("two", of(None))]
+    with acting_as("B"):
+        items.put("three")
+    assert got_by_a_worker(items, 1) == [("three", of("B"))]
+    assert metrics.error_counts()["queue"] > before
+    faults.forget()
 
 
 class Ranked(queue.PriorityQueue[Any]):
