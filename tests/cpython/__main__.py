@@ -72,13 +72,6 @@ SIDES: Final[dict[str, dict[str, str]]] = {
 WHOLE_SIDES: Final = ("idle", "bound")
 """The sides on which everything is run; on the others it is `PART`."""
 
-EXCEPTED: Final = {
-    # It takes the first flush of standard error for the interpreter's end (`if not sys.is_finalizing:` calls nothing).
-    # With `import logging` as its first line it fails without otelctx: logging flushes its handlers before that.
-    "test.test_threading.ThreadTests.test_finalize_daemon_thread_hang": "fails wherever logging has been imported",
-}
-"""Tests whose difference is no harm, and why it is none."""
-
 AGAIN: Final = 5
 """How often a test that differs is run again on each side."""
 
@@ -147,11 +140,7 @@ def differing(reference: Mapping[str, Outcome], other: Mapping[str, Outcome]) ->
     """Return the tests that did not come out the same; the file as a whole only where no test of it says more."""
     names = [*dict.fromkeys((*reference, *other))]
     nothing = Outcome("not run")
-    differ = [
-        name
-        for name in names
-        if reference.get(name, nothing).verdict != other.get(name, nothing).verdict and name not in EXCEPTED
-    ]
+    differ = [name for name in names if reference.get(name, nothing).verdict != other.get(name, nothing).verdict]
     return differ if differ == [WHOLE] else [name for name in differ if name != WHOLE]
 
 
