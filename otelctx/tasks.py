@@ -358,7 +358,7 @@ def _arriving(said: _Message, kind: int, minted: str, attempt: int, *, is_tick: 
         was = flow.derive(here, flow.State(departed, here.claim), tuple(before[var] for var in declared.vars))
     claim: ClaimState = SHED
     if said.claim is not None and kind != policy.CRON:
-        claim = replace(said.claim, attempt=said.claim.attempt or str(attempt), pid=os.getpid())
+        claim = replace(said.claim, attempt=str(attempt) if attempt > 1 else said.claim.attempt or "1", pid=os.getpid())
     now = flow.derive(was, flow.State(arriving, claim), tuple(after[var] for var in declared.vars))
     otel_departed, otel = _otel_of(said.parent, kind)
     snapshot = snapshots.Snapshot(was, now, otel_departed, snapshots.in_step(otel, now), detailed=True)

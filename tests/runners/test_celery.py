@@ -290,6 +290,43 @@ def test_a_run_has_a_span_with_its_wait_below_the_one_that_sent_it(celery: Celer
     assert 0.25 < again["attributes"]["otelctx.hop.wait"] < 30
 
 
+def test_a_claim_is_granted_to_each_attempt_from_its_message_and_not_to_what_waits(shared: Shared) -> None:
+    world, python = shared
+    send(world, python, "claimed")
+    attempts = world.wait(2, label="claimed")
+    assert [(line["claim"], line["task"], line["attempt"]) for line in attempts] == [
+        ("held", "task-7", "1"),
+        ("held", "task-7", "2"),
+    ]
+    for label in ("claimed, for later", "shed"):
+        (seen,) = world.wait(1, label=label)
+        assert (seen["key"], seen["claim"]) == ("A", "shed"), label
+
+
+def test_greenlets_of_gevents_pool_each_have_their_own_key(
+    new_world: NewWorld, runner_python: RunnerPython, redis: str
+) -> None:
+    python = runner_python(*VERSIONS["highest"])
+    world = begin(new_world, python, redis, "gevent", "-c", "10", TELEMETRY="1")
+    send(world, python, "taint")
+    assert {line["app"] for number in range(4) for line in world.wait(1, label=f"nobody{number}")} == {None}
+    send(world, python, "retry")
+    for label in ("retries", "binds and retries", "retries by itself"):
+        assert [(line["key"], line["app"]) for line in world.wait(3, label=label)] == [("A", "A")] * 3, label
+    assert not unexpected(world)
+
+
+def test_beside_opentelemetrys_own_instrumentation_a_task_is_whose_it_was(celery: Celery, python: Path) -> None:
+    world = celery("prefork", "-c", "1", TELEMETRY="1", THEIRS="1")
+    send(world, python, "taint")
+    assert {line["app"] for number in range(4) for line in world.wait(1, label=f"nobody{number}")} == {None}
+    send(world, python, "retry")
+    for label in ("retries", "binds and retries", "retries by itself"):
+        attempts = world.wait(3, label=label)
+        assert [(line["key"], line["app"]) for line in attempts] == [("A", "A")] * 3, label
+    assert not world.lines("alert")
+
+
 def test_observe_changes_nothing_and_says_what_is_lost(celery: Celery, python: Path) -> None:
     world = celery("prefork", "-c", "1", OTELCTX_MODE="observe", TELEMETRY="1")
     send(world, python, "taint")

@@ -87,6 +87,15 @@ def traced() -> None:
         tasks.retried.delay("traced", 1, countdown=0.3)
 
 
+def claimed() -> None:
+    """By a dispatcher's worker, which holds a claim; at once, and for later."""
+    with session("A"), otelctx.grant_claim(otelctx.Claim("task-7", holder="me")):
+        tasks.retried.delay("claimed", 1)
+        tasks.seen.apply_async(["claimed, for later"], countdown=0.2)
+    with session("A"), otelctx.shed_claim():
+        tasks.seen.delay("shed")
+
+
 def broken() -> None:
     """Carriers that are none, as whoever can write to the broker may make them."""
     carriers = {

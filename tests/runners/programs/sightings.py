@@ -48,6 +48,7 @@ def see(label: str, **more: Any) -> None:
         others=baggage.get_baggage("user"),
         claim=otelctx.claim_state(),
         task=getattr(otelctx.current_claim(), "task_id", None),
+        attempt=getattr(otelctx.current_claim(), "attempt", None),
         **more,
     )
 
