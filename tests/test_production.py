@@ -17,7 +17,9 @@ from otelctx import config
 
 ROOT = Path(__file__).parent.parent
 PRODUCTION = ROOT / "examples" / "production"
-FILES = [path for path in PRODUCTION.rglob("*") if path.is_file()] + [ROOT / "docker-compose.yml"]
+FILES = [path for path in PRODUCTION.rglob("*") if path.is_file() and path.suffix != ".pyc"] + [
+    ROOT / "docker-compose.yml"
+]
 PAGES = [PRODUCTION / "README.md", ROOT / "docs" / "rollout.md", ROOT / "docs" / "runbook.md"]
 
 
