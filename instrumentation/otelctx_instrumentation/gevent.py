@@ -79,10 +79,16 @@ def _spawn(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
 
 PATCHES = (Patch("gevent.threadpool", "ThreadPool.spawn", _spawn),)
 
-HOOKS = (
-    Hook(
-        "gevent",  # its module `greenlet` gives way to a compiled one of another name while it is imported
-        lambda gevent: gevent.Greenlet.add_spawn_callback(_spawned),
-        lambda gevent: gevent.Greenlet.remove_spawn_callback(_spawned),
-    ),
-)
+
+def _hook(gevent: Any) -> None:
+    if hasattr(gevent, "Greenlet"):  # else it is somebody's own module of that name
+        gevent.Greenlet.add_spawn_callback(_spawned)
+
+
+def _unhook(gevent: Any) -> None:
+    if hasattr(gevent, "Greenlet"):
+        gevent.Greenlet.remove_spawn_callback(_spawned)
+
+
+# Its module `greenlet` gives way to a compiled one of another name while it is imported.
+HOOKS = (Hook("gevent", _hook, _unhook),)
