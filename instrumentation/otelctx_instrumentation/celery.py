@@ -14,6 +14,9 @@ which is left alone.
 A worker starts neutral (``WorkController.start``), whoever starts it: prefork's children inherit its context. What is
 done for a task in the worker's main process, since its own process is gone, is done as the task.
 
+OpenTelemetry's own instrumentation attaches what it finds in the message, which has no baggage of ours; that is brought
+in step again.
+
 What escapes: a worker that was running before otelctx was installed; messages that are put on a queue by other means
 than Celery's.
 """
@@ -23,7 +26,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otelctx import arrival, cron, faults, mode, policy, tasks, workers
+from otelctx import arrival, cron, faults, flow, mode, policy, runtime, tasks, workers
 from otelctx import snapshot as snapshots
 from otelctx_instrumentation.patching import Active, Hook, Patch
 
@@ -196,6 +199,21 @@ def _starting(original: Callable[..., Any], active: Active) -> Callable[..., Any
     return start
 
 
+def _tracing(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def _trace_prerun(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if active.on and mode.current() != "observe":
+            try:
+                otel = runtime.variable.get()
+                inner = snapshots.in_step(otel, flow.peek())
+                if inner is not otel:
+                    runtime.variable.set(inner)  # what it attached is taken back by its own token
+            except Exception as exc:
+                faults.internal_error(RUNNER, exc)
+
+    return _trace_prerun
+
+
 def _connect(signals: Any) -> None:
     signals.before_task_publish.connect(_publishing, weak=False, dispatch_uid=__name__)
 
@@ -212,4 +230,5 @@ PATCHES = (
     Patch("celery.worker.request", "Request.on_failure", _handling),
     Patch("celery.worker.request", "Request.on_timeout", _handling),
     Patch("celery.worker.worker", "WorkController.start", _starting),
+    Patch("opentelemetry.instrumentation.celery", "CeleryInstrumentor._trace_prerun", _tracing),
 )

@@ -29,11 +29,14 @@ PATIENCE = 20.0
 
 
 @contextmanager
-def redis_server(folder: Path) -> Iterator[str]:
-    """A server for the length of the block; gives its address, ``redis://127.0.0.1:<port>``. `folder` is its own."""
+def redis_server(folder: Path, port: int = 0) -> Iterator[str]:
+    """A server for the length of the block; gives its address, ``redis://127.0.0.1:<port>``. `folder` is its own.
+
+    Without a `port`, it is a free one.
+    """
     program, environ = _program()
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind(("127.0.0.1", port))
         port = free.getsockname()[1]
     command = [str(program), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
     command += ["--databases", "1000", "--save", "", "--appendonly", "no", "--logfile", "redis.log"]

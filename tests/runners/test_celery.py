@@ -323,7 +323,7 @@ def test_beside_opentelemetrys_own_instrumentation_a_task_is_whose_it_was(celery
     send(world, python, "retry")
     for label in ("retries", "binds and retries", "retries by itself"):
         attempts = world.wait(3, label=label)
-        assert [(line["key"], line["app"]) for line in attempts] == [("A", "A")] * 3, label
+        assert [(line["key"], line["app"], line["baggage"]) for line in attempts] == [("A", "A", "A")] * 3, label
     assert not world.lines("alert")
 
 
