@@ -42,7 +42,7 @@ define environment
 	touch $@
 endef
 
-.PHONY: help demo test beside cpython lint hosts http backends runners runners-suites runner-suites runners-table fuzz soak bench clean
+.PHONY: help demo test beside cpython lint hosts http backends runners runner-suites runners-table fuzz soak bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -89,10 +89,6 @@ backends: $(VENV)/.ready
 # Task queues and schedulers with their servers, each in an environment of its own.
 runners: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/runners $(ARGS)
-
-# RQ's, Huey's and Celery's own tests, with otelctx and without (ARGS="huey").
-runners-suites: $(VENV)/.ready
-	$(BIN)/python -m tests.runners.own_suites $(ARGS)
 
 # Runners' own tests, from their source distributions, with otelctx and without (ARGS="schedule").
 runner-suites: $(VENV)/.ready

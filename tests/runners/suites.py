@@ -13,10 +13,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.environments import environment
+from tests.runners.redis_server import redis_server
 
 TIMEOUT = 900.0  # seconds, for each of the two runs
 
@@ -30,6 +32,8 @@ class Suite(NamedTuple):
     """What its tests need."""
     arguments: tuple[str, ...]
     """What pytest is given."""
+    redis: bool = False
+    """Whether they want a Redis server at its usual port, 6379; it has to be free."""
 
 
 SUITES = {
@@ -50,6 +54,13 @@ SUITES = {
         ("tests", "--ignore=tests/test_jobstores.py"),  # which wants servers
     ),
     "schedule": Suite("schedule==1.2.2", ("pytest", "pytz", "pytest-mock"), ("test_schedule.py",)),
+    "huey": Suite("huey==3.5.4", ("pytest", "pytest-timeout"), ("huey/tests", "--timeout=120")),
+    "rq": Suite(
+        "rq==3.0.0",
+        ("pytest", "pytest-timeout", "psutil", "sentry-sdk"),
+        ("tests", "--timeout=120", "--deselect=tests/test_connection.py"),  # which wants TLS
+        redis=True,
+    ),
 }
 
 
@@ -85,8 +96,11 @@ def compare(name: str, folder: Path) -> int:
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     (sources,) = (path for path in folder.iterdir() if (path / "PKG-INFO").exists())
-    plain = outcomes(python, sources, suite.arguments)
-    ours = outcomes(python, sources, suite.arguments, OTELCTX_ENABLED="true")
+    with ExitStack() as stack:
+        if suite.redis:
+            stack.enter_context(redis_server(folder, port=6379))
+        plain = outcomes(python, sources, suite.arguments)
+        ours = outcomes(python, sources, suite.arguments, OTELCTX_ENABLED="true")
     worse = sorted(
         test for test, outcome in ours.items() if outcome in ("FAILED", "ERROR") and plain.get(test) != outcome
     )
