@@ -31,6 +31,7 @@ def modules() -> tuple[ModuleType, ...]:
         callbacks,
         celery,
         discord,
+        dramatiq,
         environ,
         eventlet,
         functions,
@@ -52,7 +53,7 @@ def modules() -> tuple[ModuleType, ...]:
     )
 
     del environ, functions, owners, queues
-    runners = apscheduler, discord, sched, schedule, celery, rq, huey
+    runners = apscheduler, discord, sched, schedule, celery, rq, huey, dramatiq
     return (
         threads,
         futures,

@@ -97,6 +97,15 @@ SERVICES: Final = {
         "celery.utils.threads:bgThread.run",
         "celery.utils.timer2:Timer.run",
     ),
+    "dramatiq": (
+        "dramatiq.asyncio:EventLoopThread.run",
+        "dramatiq.middleware.time_limit:TimeLimit._timer",
+        "dramatiq.middleware.time_limit:_CtypesTimeoutManager.run",
+        "dramatiq.worker:ConsumerThread.run",
+        "dramatiq.worker:WorkerThread.run",
+        "dramatiq.worker:_ConsumerThread.run",
+        "dramatiq.worker:_WorkerThread.run",
+    ),
     "grpcio": (
         "grpc._server:_serve",
         "grpc._simple_stubs:ChannelCache._perform_evictions",
