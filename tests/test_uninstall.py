@@ -394,6 +394,27 @@ def test_installed_again_around_a_wrapper_of_somebody_else_each_hop_is_one_hop(
     assert own(patch) is theirs
 
 
+def test_what_was_left_under_somebody_else_is_put_back_once_they_have_gone(
+    install: Install, patch: patching.Patch
+) -> None:
+    before = own(patch)
+    owner, name = owner_of(patch)
+    for _ in range(2):  # the second time over what was left the first time
+        install(scoped_env=SCOPE, keys=KEYS)
+        ours = own(patch)
+
+        def theirs(*args: Any, ours: Any = ours, **kwargs: Any) -> Any:
+            return ours(*args, **kwargs)
+
+        setattr(owner, name, theirs)
+        otelctx.uninstall()
+        setattr(owner, name, ours)
+        assert own(patch) is ours
+    install(scoped_env=SCOPE, keys=KEYS)
+    otelctx.uninstall()
+    assert own(patch) is before
+
+
 def test_a_method_that_somebody_kept_while_otelctx_was_on_works_and_does_nothing_after_uninstall(
     install: Install,
 ) -> None:

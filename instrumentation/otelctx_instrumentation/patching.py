@@ -57,7 +57,7 @@ class Hook:
     remove: Callable[[Any], object]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Applied:
     owner: Any
     name: str
@@ -73,10 +73,19 @@ class _Applied:
         found = vars(self.owner).get(self.name)
         return found is self.replacement and getattr(found, "__code__", None) is self.code
 
+    def put_back(self) -> None:
+        """Put back what was there before."""
+        if self.own is _ABSENT:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, theirs.without_left_over(self.own))
+
 
 _lock = _thread.RLock()
 forks.renew_in_child(globals(), "_lock", _thread.RLock)
 _applied: dict[tuple[str, str], _Applied] = {}
+_left: list[_Applied] = []
+"""What has stayed under somebody else's, inert; put back by the next `apply` or `undo` that finds it outermost."""
 _hooked: dict[Hook, object] = {}
 _generation = 0
 
@@ -126,6 +135,7 @@ def _apply(patch: Patch) -> None:
     with _lock:
         if (patch.module, patch.path) in _applied:
             return
+        _clear_away()
         try:
             # The module object itself: wrapt would import it again by its name.
             owner, name, original = wrapt.resolve_path(sys.modules[patch.module], patch.path)
@@ -168,24 +178,33 @@ def undo() -> None:
         while _applied:
             _, done = _applied.popitem()
             done.active.on = False
-            if not done.is_ours():
-                _take_out(done)
-            elif done.own is _ABSENT:
-                delattr(done.owner, done.name)
-            else:
-                setattr(done.owner, done.name, theirs.without_left_over(done.own))
+            if done.is_ours():
+                done.put_back()
+            elif not _take_out(done):
+                _left.append(done)
+        _clear_away()
 
 
-def _take_out(done: _Applied) -> None:
-    """Take the replacement out from under wrapt's wrappers that lie over it; under anything else it stays, inert."""
+def _clear_away() -> None:
+    """Put back what is under what was left, where whoever was over it has gone since."""
+    for done in reversed(_left[:]):  # the newest lies over the older ones
+        if done.is_ours():
+            done.put_back()
+            _left.remove(done)
+
+
+def _take_out(done: _Applied) -> bool:
+    """Take the replacement out from under wrapt's wrappers that lie over it; whether that is where it was."""
     from wrapt import FunctionWrapper
 
     outer = vars(done.owner).get(done.name)
     while issubclass(type(outer), FunctionWrapper):
         if outer.__wrapped__ is done.replacement:
-            outer.__wrapped__ = done.replacement.__wrapped__ if done.own is _ABSENT else done.own
-            return
+            # Inherited is what the base has now: somebody may have wrapped it there since.
+            outer.__wrapped__ = getattr(super(done.owner, done.owner), done.name) if done.own is _ABSENT else done.own
+            return True
         outer = outer.__wrapped__
+    return False
 
 
 def in_force() -> Callable[[], list[Active]]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.beside.conftest import Run
 
-OTHERS = ("sentry", "ddtrace", "logfire", "opentelemetry")
+OTHERS = ("sentry", "ddtrace_auto", "logfire", "opentelemetry")
 
 KEPT = {"create_task", "TaskGroup", "to_thread"}
 """Hops that carry the application's variable by themselves."""
@@ -24,7 +24,7 @@ def reports() -> dict[tuple[str, str], Any]:
 @pytest.fixture
 def told(run_program: Run, reports: dict[tuple[str, str], Any], other: str) -> Any:
     """The reports without otelctx and in both orders, each with what was written to the error stream."""
-    if other == "ddtrace" and importlib.util.find_spec("ddtrace") is None:
+    if other == "ddtrace_auto" and importlib.util.find_spec("ddtrace") is None:
         pytest.skip("ddtrace has no wheel for this Python")
     for order in ("off", "before", "after"):
         if (other, order) not in reports:
