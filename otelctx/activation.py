@@ -123,8 +123,11 @@ def stand_in(module: ModuleType) -> None:
 def complain(what: str, error: BaseException) -> None:
     """Write one line to standard error: ``logging`` may be half imported, or not wanted by this program.
 
-    Never raises.
+    Raises nothing but what is not ours (`otelctx.interruption`).
     """
+    from otelctx.interruption import pass_on
+
+    pass_on(error)
     try:
         sys.stderr.write(f"otelctx: {what}: {type(error).__name__}: {' '.join(str(error).split())}\n")
     except Exception:

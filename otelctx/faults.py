@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from otelctx import metrics, redaction, scope
+from otelctx.interruption import pass_on
 from otelctx.reentry import Reentry
 
 if TYPE_CHECKING:
@@ -40,8 +41,11 @@ def internal_error(component: str, exc: BaseException | None = None, message: st
         exc: what was raised, if anything was.
         message: what could not be done.
 
-    Never raises; thread-safe.
+    Raises nothing but what a signal handler of the application raised while otelctx was at work: that is no fault, and
+    goes on to whom it is meant for (`otelctx.interruption`). Thread-safe.
     """
+    if exc is not None:
+        pass_on(exc)
     try:
         metrics.error_counted(component)
         fault = (component, type(exc).__qualname__ if exc is not None else "", message)
@@ -52,8 +56,8 @@ def internal_error(component: str, exc: BaseException | None = None, message: st
             _logged.popitem(last=False)
         _kept.append((fault, exc))
         log_kept()
-    except Exception:  # nothing is left to tell it to
-        pass
+    except Exception as fault:  # nothing is left to tell it to
+        pass_on(fault)
 
 
 def log_kept() -> None:
@@ -66,8 +70,8 @@ def log_kept() -> None:
         if logger is not None:
             for _ in range(len(_kept)):  # not until it is empty: a handler may make a new fault of each
                 _log(logger, *_kept.popleft())
-    except Exception:  # a handler that raises: the rest waits for the next occasion
-        pass
+    except Exception as fault:  # a log handler that raises: the rest waits for the next occasion
+        pass_on(fault)
     finally:
         _logging_it.leave(token)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otelctx import forks, runtime
 from otelctx.claim import Claim
 from otelctx.config import Config
+from otelctx.interruption import pass_on
 from otelctx.keys import MISSING, ContextVarSource, Key, Registry, is_loading
 
 if TYPE_CHECKING:
@@ -266,6 +267,7 @@ def discover(report: Callable[[ContextVarSource, Exception], None] | None = None
         except KeyError:
             continue
         except Exception as exc:
+            pass_on(exc)
             source.looks += 1
             module = source.path.partition(":")[0]
             if source.looks <= LOOKS and module != complete and is_loading(module):

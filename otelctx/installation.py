@@ -29,6 +29,7 @@ from otelctx import (
 )
 from otelctx import config as configuration
 from otelctx.config import Config, ConfigError
+from otelctx.interruption import pass_on
 from otelctx.keys import ContextVarSource, Registry
 
 if TYPE_CHECKING:
@@ -119,8 +120,8 @@ def _present(settings: Config) -> list[ContextVarSource]:
                 if given.kind == "contextvar":
                     source.resolve()  # may run code of the module's: no lock is held
                     present.append(source)
-            except Exception:  # `flow.discover` looks again, and tells
-                continue
+            except Exception as exc:  # `flow.discover` looks again, and tells
+                pass_on(exc)
     return present
 
 

@@ -19,6 +19,8 @@ from contextvars import Context, ContextVar
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from otelctx.interruption import pass_on
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -79,7 +81,8 @@ def _text(raw: object) -> Reading:
             return str.__str__(raw)  # the characters of a subclass, which may carry anything
         if (issubclass(kind, int) and kind is not bool) or kind.__module__ == "uuid":
             return str.__str__(str(raw))
-    except Exception:  # an integer of thousands of digits, a hostile `__str__`
+    except Exception as exc:  # an integer of thousands of digits, a hostile `__str__`
+        pass_on(exc)
         return None
     return None
 

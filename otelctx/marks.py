@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from otelctx import adoption, faults
 from otelctx.departure import Departure
+from otelctx.interruption import pass_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -132,7 +133,8 @@ class Marks:
         """Compare the marks with what is in `queue`, which has `size` items, with `without` left out, `with_` added."""
         try:
             items = list(self._contents(queue))
-        except Exception:  # a subclass's container that cannot be looked at, or is not there
+        except Exception as exc:  # a subclass's container that cannot be looked at, or is not there
+            pass_on(exc)
             items = []
         present = Counter(map(id, items))
         if without is not NOTHING:

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from otelctx.interruption import pass_on
 from otelctx.mismatch import Place
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def attribute(fn: object, name: str) -> Any:
     """What `fn` has under `name`; None where it has nothing, or raises: proxies and mocks raise what they like."""
     try:
         return getattr(fn, name, None)
-    except Exception:
+    except Exception as exc:
+        pass_on(exc)
         return None
 
 

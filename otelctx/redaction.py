@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, TypeAlias
 
 from otelctx import signing
+from otelctx.interruption import pass_on
 
 Values: TypeAlias = Literal["plain", "hash", "omit"]
 
@@ -36,7 +37,8 @@ def redact(value: str | None) -> str | None:
         return None
     try:
         return _plain(value) if _values == "plain" else PREFIX + signing.digest(value)
-    except Exception:  # whatever went wrong, the value must not be what comes out
+    except Exception as exc:  # whatever went wrong, the value must not be what comes out
+        pass_on(exc)
         return None
 
 

@@ -10,6 +10,8 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from otelctx.interruption import pass_on
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -183,7 +185,8 @@ def crowded(held: Mapping[str, object], name: str, value: str) -> str | None:
 def _text_of(part: object) -> str:
     try:
         return str(part)
-    except Exception:  # somebody's object, which no propagator will be able to write either
+    except Exception as exc:  # somebody's object, which no propagator will be able to write either
+        pass_on(exc)
         return ""
 
 

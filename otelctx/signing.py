@@ -24,6 +24,7 @@ from _thread import RLock  # re-entrant: a signal handler may interrupt the thre
 from typing import TYPE_CHECKING, Final, cast
 
 from otelctx import forks
+from otelctx.interruption import pass_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,7 +79,8 @@ def verify(signature: object, purpose: str, *parts: str | bytes) -> bool:
 
         message = _message(purpose, parts)
         return any(compare_digest(_signature(secret, message), cast("str", signature)) for secret in _secrets())
-    except Exception:
+    except Exception as exc:
+        pass_on(exc)
         return False
 
 
@@ -149,7 +151,8 @@ class ReplayWindow:
                 while self._oldest[0][0] < now - self._seconds or len(self._seen) > self._at_most:
                     self._seen.discard(heappop(self._oldest))
                 return entry in self._seen  # else it is older than all that a full memory holds
-        except Exception:
+        except Exception as exc:
+            pass_on(exc)
             return False
 
 

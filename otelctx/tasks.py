@@ -27,6 +27,7 @@ from otelctx import alerts, cron, faults, flow, metrics, policy, runtime, spans
 from otelctx import snapshot as snapshots
 from otelctx.claim import SHED, Claim, Inherited
 from otelctx.departure import Departure
+from otelctx.interruption import pass_on
 from otelctx.keys import MISSING
 from otelctx.mismatch import Mismatch
 from otelctx.runs import Arrival
@@ -199,6 +200,7 @@ def _opened(carrier: object, message: str) -> _Message:
     try:
         return _read(text)
     except Exception as exc:  # of any type, for a text that somebody has made up
+        pass_on(exc)
         raise _BrokenError(f"it cannot be read ({type(exc).__name__})") from None
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from otelctx import faults, scoped_env
 from otelctx.env_view import Real
+from otelctx.interruption import pass_on
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def _declared(environ: Any, key: Any) -> str | None:
     try:
         name: str = os.environ.decodekey(environ.encodekey(key))
         return name if _is_ours(environ) and scoped_env.declares(name) else None
-    except Exception:
+    except Exception as exc:
+        pass_on(exc)
         return None
 
 

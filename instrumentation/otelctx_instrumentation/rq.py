@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otelctx import faults, flow, mode, policy, tasks, workers
 from otelctx import snapshot as snapshots
+from otelctx.interruption import pass_on
 from otelctx.keys import MISSING
 from otelctx_instrumentation.patching import Active, Patch
 
@@ -142,7 +143,8 @@ def _arrival(job: Any) -> Arrival:
 def _name_of(job: Any) -> str:
     try:
         return str(job.func_name)
-    except Exception:  # its data cannot be read: RQ says so when it runs it
+    except Exception as exc:  # its data cannot be read: RQ says so when it runs it
+        pass_on(exc)
         return "job"
 
 
