@@ -181,9 +181,9 @@ def run(kind: type[Any], steps: list[tuple[str, str | None, Any]]) -> None:
     items = otelctx.adopting(kind())
     has_order = kind is not queue.PriorityQueue
     around = False
-    for step, who, item in steps:
+    for number, (step, who, item) in enumerate(steps):
         if step == "put":
-            model.put((item, who) if has_order else (item, len(model.queue), who))
+            model.put((item, who) if has_order else (item, number, who))
             if who is None:
                 items.put(item)
             else:
