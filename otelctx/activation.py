@@ -146,6 +146,10 @@ class _Activation:
         self.owner: int | None = None
         self.closed = False
 
+    def renew_guard(self) -> None:
+        """In a forked child: a thread that is gone may hold it."""
+        self._guard = _thread.allocate_lock()
+
     def run(self) -> None:
         me = _thread.get_ident()
         with self._guard:
@@ -245,3 +249,6 @@ def _over() -> bool:
 
 _activation = _Activation()
 _stand_ins: list[_StandIn] = []
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_activation.renew_guard)

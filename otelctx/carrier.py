@@ -28,17 +28,19 @@ from dataclasses import replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from otelctx import activation, arrival, faults, flow, mode, ownership, policy, runtime, spans
+from otelctx import activation, arrival, faults, flow, mode, ownership, place, policy, runtime, spans
 from otelctx import departure as departures
 from otelctx import snapshot as snapshots
+from otelctx.bounded import make_room
 from otelctx.claim import SHED, Claim, Inherited
 from otelctx.config import KeyConfig, SourceConfig
-from otelctx.keys import MISSING, ContextVarSource, Key, Registry
+from otelctx.keys import MISSING, ContextVarSource, Key, Registry, is_uuid
 from otelctx.mismatch import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextvars import ContextVar
+    from types import FrameType
 
     from otelctx.claim import ClaimState
     from otelctx.departure import Departure
@@ -168,7 +170,7 @@ def _plain(raw: object) -> Any:
         return raw if -(1 << 512) < raw < 1 << 512 else MISSING  # type: ignore[operator]
     if kind is bytes:
         return ["bytes", raw.hex()]  # type: ignore[attr-defined]
-    if kind.__module__ == "uuid" and kind.__qualname__ == "UUID":
+    if is_uuid(kind):
         return ["uuid", raw.hex]  # type: ignore[attr-defined]
     return MISSING
 
@@ -185,7 +187,8 @@ def _raw(source: ContextVarSource, raw: object) -> Any:
         return plain
     if reading is not None:
         return reading
-    faults.internal_error("carrier", message=f"{source.label} holds a {type(raw).__qualname__}, which arrives absent")
+    name = place.attribute(type(raw), "__qualname__")
+    faults.internal_error("carrier", message=f"{source.label} holds a {name}, which arrives absent")
     return ["absent"]
 
 
@@ -253,14 +256,20 @@ class Carried:
     def __reduce__(self) -> tuple[Any, ...]:
         fn = self.__wrapped__
         if type(fn) is FunctionType and not _is_importable(fn):
-            # What pickling it says by itself has no trace of what is around it here.
-            from multiprocessing.reduction import ForkingPickler
-
-            ForkingPickler.dumps(fn)
+            _pickle_alone(fn, sys._getframe(1))
         return Carried, (self.text, self.hop, fn)
 
     def __repr__(self) -> str:
         return repr(self.__wrapped__)
+
+
+def _pickle_alone(fn: FunctionType, pickling: FrameType) -> None:
+    """Pickle `fn` as multiprocessing does, where that is `pickling`: what fails then has no trace of what is around it.
+
+    Other picklers (cloudpickle, in an executor's own ``submit``) can do what multiprocessing's cannot.
+    """
+    if pickling.f_code.co_name == "dumps" and pickling.f_globals.get("__name__") == "multiprocessing.reduction":
+        pickling.f_locals["cls"].dumps(fn)
 
 
 def _is_importable(fn: FunctionType) -> bool:
@@ -276,11 +285,15 @@ class Run:
         self.text = text
         self.hop = hop
         self.earlier = earlier
+        """The ``run`` that the instance had of its own, or None."""
 
     def __call__(self) -> None:
         """Arrive, in the child."""
         run, called = own_run(self.earlier)
         arrive(self.text, self.hop, run, (), {}, called=called)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Run, (self.text, self.hop, self.earlier)
 
 
 def own_run(earlier: Callable[[], object] | None) -> tuple[Callable[[], object], object]:
@@ -404,8 +417,7 @@ def _unpacked(text: str, is_on: bool) -> Snapshot | None:
     elif flow.registry.unresolved():
         flow.discover()
     snapshot = _unpack(content)
-    while len(_read) >= READ:
-        _read.pop(next(iter(_read)), None)
+    make_room(_read, READ)
     _read[known] = flow.registry, runtime.variable, snapshot
     return snapshot
 

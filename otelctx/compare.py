@@ -10,6 +10,7 @@ import _thread
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from otelctx import alerts, ambient, binding, flow, ownership, policy
+from otelctx.bounded import make_room
 from otelctx.claim import SHED
 from otelctx.keys import MISSING
 from otelctx.mismatch import Action, Mismatch, Reason
@@ -210,8 +211,7 @@ def _is_known_loss(key: Key, departure: Departure) -> bool:
     where = (key.name, departure.place, policy.NAMES[departure.kind])
     if where in _lost_at:
         return True
-    while len(_lost_at) >= _LOST_AT_MOST:
-        _lost_at.pop(next(iter(_lost_at)), None)
+    make_room(_lost_at, _LOST_AT_MOST)
     _lost_at[where] = None
     return False
 

@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otelctx import alerts, flow, place, scoped_env, spans
+from otelctx.bounded import make_room
 from otelctx.claim import SHED
 from otelctx.env_view import Place
 from otelctx.mismatch import Mismatch
@@ -77,9 +78,8 @@ def will_be_written(name: str, value: str | None) -> None:
         return
     _last[name] = _Written(here, value, base)
     if value is not None:
+        make_room(_own, AT_MOST)
         _own[here, name] = value
-    while len(_own) > AT_MOST:
-        _own.pop(next(iter(_own)), None)
 
 
 def forget() -> None:
@@ -120,8 +120,7 @@ def _tell(
     statement = (reason, name, here, expected, observed)
     if statement in _told or alerts.delivering() or _by_otelctx():
         return
-    while len(_told) >= AT_MOST:
-        _told.pop(next(iter(_told)), None)
+    make_room(_told, AT_MOST)
     _told[statement] = None
     key, where = _key_of(name, now, writer), place.departure()
     alerts.deliver(Mismatch(key, reason, expected, observed, f"env:{name}", "observed", place=where))

@@ -72,6 +72,11 @@ def is_loading(module: str) -> bool:
     return bool(getattr(spec, "_initializing", False))
 
 
+def is_uuid(kind: type) -> bool:
+    """Whether `kind` is `uuid.UUID`, which is not imported for it. A metaclass of somebody's is not asked."""
+    return kind is getattr(sys.modules.get("uuid"), "UUID", None)
+
+
 def _text(raw: object) -> Reading:
     # Identity is a string; integers and UUIDs are what else applications use for it. Any other object may be large, may
     # be a request, and is no value: it is replayed as it is, but not compared, exported or put into baggage.
@@ -79,7 +84,7 @@ def _text(raw: object) -> Reading:
     try:
         if issubclass(kind, str):
             return str.__str__(raw)  # the characters of a subclass, which may carry anything
-        if (issubclass(kind, int) and kind is not bool) or kind.__module__ == "uuid":
+        if (issubclass(kind, int) and kind is not bool) or is_uuid(kind):
             return str.__str__(str(raw))
     except Exception as exc:  # an integer of thousands of digits, a hostile `__str__`
         pass_on(exc)

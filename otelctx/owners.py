@@ -30,6 +30,7 @@ from weakref import getweakrefs, ref
 
 from otelctx import alerts, faults, flow, ownership, place
 from otelctx.claim import SHED, Claim, ClaimState
+from otelctx.keys import is_uuid
 from otelctx.mismatch import Mismatch
 from otelctx.redaction import shown
 from otelctx.reentry import Reentry
@@ -318,7 +319,7 @@ def _is_value(handle: object) -> bool:
     kind = type(handle)
     if issubclass(kind, _VALUE_TYPES):
         return kind is not bool
-    return kind.__name__ == "UUID" and kind.__module__ == "uuid"
+    return is_uuid(kind)
 
 
 def _plain(value: object) -> _Plain | None:

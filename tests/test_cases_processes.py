@@ -137,6 +137,15 @@ def test_a_process_pool_that_an_event_loop_runs_work_in_sees_the_tasks_key(insta
         assert asyncio.run(main(pool)) == [A, B, A]
 
 
+@two_methods
+def test_an_executor_that_pickles_its_work_by_itself_may_map_what_multiprocessing_cannot_pickle(
+    install: Install, method: str
+) -> None:
+    install(keys=work.SESSION)
+    with work.SendsItself(1, mp_context=multiprocessing.get_context(method)) as pool, session("B"):
+        assert list(pool.map(lambda _: work.seen(), range(3), chunksize=2, timeout=TIMEOUT)) == [B] * 3
+
+
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="map(buffersize=) is new in 3.14")
 def test_items_that_a_map_submits_later_are_the_maps_and_not_the_consumers(install: Install) -> None:
     install(keys=work.SESSION)
@@ -272,6 +281,34 @@ def test_a_run_that_an_instance_has_of_its_own_is_what_runs(install: Install) ->
     assert queue.get() == B
     process.join(TIMEOUT)
     assert process.run is own
+
+
+@two_methods
+def test_a_process_starts_under_a_value_that_does_not_say_what_it_is(install: Install, method: str) -> None:
+    install(keys=work.SESSION)
+    context = multiprocessing.get_context(method)
+    with set_to(work.KEY, work.Outlaw("Thing", (), {})()):
+        process = context.Process(target=work.add, args=(1,))  # type: ignore[attr-defined]
+        process.start()
+        process.join(TIMEOUT)
+    assert process.exitcode == 0
+    assert otelctx.owner_of(work.Outlaw("Thing", (), {})()) is None
+
+
+def test_what_cannot_be_packed_does_not_keep_a_process_from_starting(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(keys=work.SESSION)
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    monkeypatch.setattr(carrier, "packed", work.fails)  # a fault of ours
+    with session("B"):
+        process = context.Process(target=work.put_seen, args=(results,))
+        process.start()
+    assert results.get(timeout=TIMEOUT) == NONE
+    process.join(TIMEOUT)
+    assert process.exitcode == 0
+    assert "run" not in vars(process)
 
 
 def test_a_process_that_cannot_start_fails_as_ever_and_has_no_owner(install: Install) -> None:

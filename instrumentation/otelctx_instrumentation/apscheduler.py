@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from otelctx import carrier, cron, faults, forks, policy, runs, snapshot, workers
+from otelctx.bounded import make_room
 from otelctx.departure import Departure
 from otelctx_instrumentation.patching import Active, Patch
 
@@ -71,8 +72,7 @@ def _jobs_of(scheduler: Any) -> dict[_Place, _Added]:
 def _note(scheduler: Any, place: _Place, added: _Added) -> None:
     jobs = _jobs_of(scheduler)
     jobs.pop(place, None)
-    while len(jobs) >= AT_MOST:
-        jobs.pop(next(iter(jobs)), None)
+    make_room(jobs, AT_MOST)
     jobs[place] = added
 
 

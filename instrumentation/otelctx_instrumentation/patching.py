@@ -9,7 +9,7 @@ from __future__ import annotations
 import _thread
 import sys
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -116,9 +116,19 @@ def hook(hooks: Iterable[Hook]) -> None:
         when_imported(one.module, add)
 
 
+@cache
+def _wrapt() -> Any:
+    """Return wrapt, whose lock is taken by every import as soon as it watches for one: a forked child finds it free."""
+    import wrapt
+    from wrapt import importer
+
+    if hasattr(importer, "_post_import_hooks_lock"):
+        forks.renew_in_child(vars(importer), "_post_import_hooks_lock", _thread.RLock)
+    return wrapt
+
+
 def when_imported(name: str, hook: Callable[[object], None]) -> None:
     """Call `hook` with the module `name`, now or when it has been imported. What it raises never reaches the import."""
-    import wrapt
 
     def contained(module: object) -> None:
         try:
@@ -126,7 +136,7 @@ def when_imported(name: str, hook: Callable[[object], None]) -> None:
         except Exception as exc:
             faults.internal_error("import hook", exc, name)
 
-    wrapt.register_post_import_hook(contained, name)
+    _wrapt().register_post_import_hook(contained, name)
 
 
 def _apply(patch: Patch) -> None:

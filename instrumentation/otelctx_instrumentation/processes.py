@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otelctx import arrival, binding, carrier, faults, metrics, mode, ownership, place, workers
-from otelctx.carrier import Carried
+from otelctx.carrier import Carried, Run
 from otelctx.claim import SHED
 from otelctx.policy import NAMES, PROCESS, SERVICE
 from otelctx.snapshot import Snapshot, arrive, depart
@@ -100,7 +100,7 @@ def _carried(executor: Any, fn: Callable[..., Any]) -> tuple[Callable[..., Any],
 
 
 class _Runner:
-    """What a starting process has for its ``run``, until it runs: as it is in a fork, as a `carrier.Run` elsewhere."""
+    """What a process that starts by a fork has for its ``run``, until it runs: with all that no pickle takes along."""
 
     __slots__ = ("departing", "earlier")
 
@@ -116,15 +116,13 @@ class _Runner:
         else:
             arrival.in_full(self.departing, run, (), {})
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return carrier.Run, (*carrier.packed(self.departing, PROCESS), self.earlier)
 
-    def remove(self, process: BaseProcess) -> None:
-        """Give the instance back the ``run`` that it had."""
-        if vars(process).get("run") is self:
-            del process.__dict__["run"]
-            if self.earlier is not None:
-                process.__dict__["run"] = self.earlier
+def _remove(runner: _Runner | Run, process: BaseProcess) -> None:
+    """Give `process` back the ``run`` that it had before it had `runner`."""
+    if vars(process).get("run") is runner:
+        del process.__dict__["run"]
+        if runner.earlier is not None:
+            process.__dict__["run"] = runner.earlier
 
 
 def _start(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
@@ -134,7 +132,7 @@ def _start(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
             return
         neutral: Context | None = None
         captured: Snapshot | None = None
-        runner: _Runner | None = None
+        runner: _Runner | Run | None = None
         try:
             if _is_worker(self) or services.is_service(self):
                 _cleared()
@@ -155,7 +153,7 @@ def _start(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
                 original(self)
         finally:
             if runner is not None:
-                runner.remove(self)
+                _remove(runner, self)
         if captured is not None:
             owners.spawned(self, captured)
 
@@ -167,7 +165,7 @@ def _is_worker(process: BaseProcess) -> bool:
     return f"{place.attribute(target, '__module__')}:{place.attribute(target, '__qualname__')}" in WORKERS
 
 
-def _prepare(process: BaseProcess, captured: Snapshot) -> _Runner | None:
+def _prepare(process: BaseProcess, captured: Snapshot) -> _Runner | Run | None:
     """Give `process`, which is to be started, a runner; None where it is to have none."""
     method = getattr(process, "_start_method", None)
     if method is None:
@@ -178,7 +176,9 @@ def _prepare(process: BaseProcess, captured: Snapshot) -> _Runner | None:
         return None
     called = getattr(process, "_target", None) or type(process).run
     attributes = vars(process)
-    runner = _Runner(carrier.departing(captured, PROCESS, called), attributes.get("run"))
+    departing, earlier = carrier.departing(captured, PROCESS, called), attributes.get("run")
+    # Packed here, and not when it is pickled: what fails there is the application's.
+    runner = _Runner(departing, earlier) if method == "fork" else Run(*carrier.packed(departing, PROCESS), earlier)
     attributes["run"] = runner
     return runner
 

@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import wrapt.importer  # type: ignore[import-untyped]
 
-from otelctx import flow, installation, scoped_env
+from otelctx import activation, flow, installation, scoped_env
 from otelctx_instrumentation import patching
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def locks() -> list[Any]:
-    return [flow._discovering, installation._lock, scoped_env._lock, patching._lock]
+    ours = [flow._discovering, installation._lock, scoped_env._lock, patching._lock, activation._activation._guard]
+    return [*ours, wrapt.importer._post_import_hooks_lock]  # which every import takes where wrapt watches for one
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
