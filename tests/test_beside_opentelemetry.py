@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from multiprocessing.pool import ThreadPool
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -538,3 +538,18 @@ def test_the_instrumentor_that_stays_works_as_without_otelctx(both: Both) -> Non
         for hop in (by_submit, in_thread, by_timer):
             hop(lambda: seen.append(look()))
     assert seen == [Seen(None, None, "A", expected.span)] * 3
+
+
+# --- a context that is brought ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["observe", "repair", "enforce"])
+def test_a_context_that_is_brought_is_its_authors_under_their_closure_as_well(
+    both: Both, alerts: list[Mismatch], mode: str
+) -> None:
+    both.on(mode)
+    with ThreadPoolExecutor(1) as pool, turn("A"):
+        assert pool.submit(copy_context().run, KEY.get).result(10) == "A"
+    with turn("A"):
+        assert asyncio.run(asyncio.to_thread(KEY.get)) == "A"
+    assert told(alerts) == []

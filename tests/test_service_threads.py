@@ -6,6 +6,7 @@ threads of libraries that are not installed with the tests are in ``tests/beside
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging.config
 import logging.handlers
@@ -111,6 +112,12 @@ def logging_server() -> Iterator[None]:
 
 
 @contextmanager
+def loops_end() -> Iterator[None]:
+    asyncio.run(asyncio.to_thread(int))
+    yield
+
+
+@contextmanager
 def span_processor() -> Iterator[None]:
     processor = BatchSpanProcessor(InMemorySpanExporter())
     try:
@@ -171,6 +178,7 @@ def trio_worker() -> Iterator[None]:
 
 
 STARTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "asyncio.base_events:BaseEventLoop._do_shutdown": loops_end,
     "concurrent.futures.thread:_worker": thread_pool,
     "concurrent.futures.process:_ExecutorManagerThread.run": process_pool,
     "logging.handlers:QueueListener._monitor": queue_listener,
@@ -237,5 +245,5 @@ def ordinary() -> None: ...
 
 
 def test_every_service_thread_of_what_is_installed_with_the_tests_is_started_in_one() -> None:
-    here = ("anyio", "concurrent.futures", "logging", "multiprocessing", "opentelemetry-sdk", "trio")
+    here = ("anyio", "asyncio", "concurrent.futures", "logging", "multiprocessing", "opentelemetry-sdk", "trio")
     assert {target for name in here for target in SERVICES[name]} == {*STARTS, *IN_A_PROCESS_OF_ITS_OWN}

@@ -83,7 +83,7 @@ def _call(
             called = theirs.unwrap(fn)
             if mode.current() != "observe":
                 fn = called
-        brought = context_of(fn)
+        brought = context_of(called)
         if brought is not None:
             compare.compare_brought(captured, EXECUTOR, brought)
         elif captured.detailed:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SERVICES: Final = {
     # The standard library.
+    "asyncio": ("asyncio.base_events:BaseEventLoop._do_shutdown",),
     "concurrent.futures": (
         "concurrent.futures.thread:_worker",
         "concurrent.futures.process:_ExecutorManagerThread.run",
