@@ -164,21 +164,29 @@ def test_a_thread_that_cannot_be_started_says_so_and_can_be_started_later(progra
         programs,
         NO_THREADS
         + """
-    from threading import Thread, Timer
+    from threading import Event, Thread, Timer
+
+    said = Event()  # that it was started again: what comes first is nobody's to say
+
+    def run():
+        said.wait()
+        print("ran")
 
     class Own(Thread):
         def run(self):
-            print("ran")
+            run()
 
     first = Thread(target=print, args=("first",))
     first.start()
     first.join()
-    for thread in (Thread(target=print, args=("ran",)), Timer(0, print, ("ran",)), Own()):
+    for thread in (Thread(target=run), Timer(0, run), Own()):
+        said.clear()
         no_more_threads()
         attempt("start", thread.start)
         print(sorted(vars(thread)), thread.is_alive(), thread.ident, thread in threading.enumerate())
         threads_again()
         attempt("start again", thread.start)
+        said.set()
         attempt("join", thread.join)
         attempt("start a third time", thread.start)
     """,
