@@ -4,8 +4,8 @@ A pool's worker, an exporter, a scheduler's loop is started by whoever happens t
 and works for all of them afterwards. It starts neutral: no key, no span, the process's own claim.
 
 `SERVICES` names the well-known ones by what such a thread runs, ``module:function`` or ``module:Class.method``: its
-target, or its class's ``run``. A class counts for its subclasses that do not override the method. Each has been seen in
-its library's source. Names of threads are not used, nor patterns, which could catch an application's own.
+target, or its class's ``run``. A class counts for its subclasses that do not override the method. Each is started in a
+test. Names of threads are not used, nor patterns, which could catch an application's own.
 ``threads.service`` of the configuration adds to them.
 
 Not here: what a library starts for one piece of work (a request's stream, a process's reader) is that work's.
@@ -58,21 +58,12 @@ SERVICES: Final = {
         "ddtrace.vendor.dogstatsd.base:DogStatsd._sender_main_loop",
     ),
     "elastic-apm": (
-        "elasticapm.transport.base:Transport._process_queue",
+        "elasticapm.transport.http:Transport._process_queue",
         "elasticapm.utils.threading:IntervalTimer.run",
     ),
     "logfire": (
-        "logfire._internal.config:LogfireConfig._initialize.<locals>.check_tokens",
         "logfire._internal.exporters.otlp:DiskRetryer._run",
         "logfire._internal.forwarding:OTLPForwardingPipeline._run",
-        "logfire.variables.remote:LogfireRemoteVariableProvider._sse_listener",
-        "logfire.variables.remote:LogfireRemoteVariableProvider._worker",
-    ),
-    "newrelic": (
-        "newrelic.core.agent:Agent._harvest_loop",
-        "newrelic.core.agent_control_health:agent_control_healthcheck_loop",
-        "newrelic.core.application:Application.connect_to_data_collector",
-        "newrelic.core.profile_sessions:ProfileSessionManager._profiler_loop",
     ),
     "opentelemetry-sdk": (
         "opentelemetry.sdk._shared_internal:BatchProcessor.worker",
@@ -85,7 +76,7 @@ SERVICES: Final = {
     "sentry-sdk": (
         "sentry_sdk._batcher:Batcher._flush_loop",
         "sentry_sdk.monitor:Monitor._ensure_running.<locals>._thread",
-        "sentry_sdk.profiler.continuous_profiler:ThreadContinuousScheduler.run",
+        "sentry_sdk.profiler.continuous_profiler:ContinuousScheduler.run",
         "sentry_sdk.profiler.transaction_profiler:ThreadScheduler.run",
         "sentry_sdk.sessions:SessionFlusher._ensure_running.<locals>._thread",
         "sentry_sdk.worker:BackgroundWorker._target",
@@ -116,7 +107,6 @@ SERVICES: Final = {
         "watchdog.observers.api:EventEmitter.run",
         "watchdog.observers.inotify_c:InotifyFD.run",
         "watchdog.utils.event_debouncer:EventDebouncer.run",
-        "watchdog.utils.process_watcher:ProcessWatcher.run",
     ),
 }
 """By distribution, what the threads run that serve everybody."""
