@@ -88,6 +88,19 @@ async def awaited(
         del context
 
 
+async def served(fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Await ``fn(*args, **kwargs)``, which serves everybody, without key, claim and span; see `workers.serving`."""
+    here = copy_context()
+    if mode.current() == "observe" or workers.declared.isdisjoint(here):
+        return await fn(*args, **kwargs)
+    context = workers.without_declared(here)
+    try:
+        return await _within(context, fn(*args, **kwargs))
+    finally:
+        workers.give_back(context)
+        del here, context
+
+
 @coroutine
 def _within(context: Context, work: Coroutine[Any, Any, R]) -> Generator[Any, Any, R]:
     """Await `work`, each step of it in `context`. Whoever runs it sees what it yields, and it what is thrown in."""

@@ -27,6 +27,7 @@ def modules() -> tuple[ModuleType, ...]:
     """The modules whose patches depend on no setting, in the order in which they are applied."""
     from otelctx_instrumentation import (
         apscheduler,
+        arq,
         baggage,
         callbacks,
         celery,
@@ -53,7 +54,7 @@ def modules() -> tuple[ModuleType, ...]:
     )
 
     del environ, functions, owners, queues
-    runners = apscheduler, discord, sched, schedule, celery, rq, huey, dramatiq
+    runners = apscheduler, discord, sched, schedule, celery, rq, huey, dramatiq, arq
     return (
         threads,
         futures,

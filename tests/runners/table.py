@@ -129,7 +129,7 @@ ROWS = [
     Row("a loop of asyncio's", "started by A, with `@cron_job`", _stdlib("asyncio_loop", "run")),
 ]
 
-WAITING = ("Celery", "RQ", "Huey", "taskiq", "arq", "aiocron", "APScheduler 4")
+WAITING = ("Celery", "RQ", "Huey", "taskiq", "aiocron", "APScheduler 4")
 
 
 def lines() -> list[str]:

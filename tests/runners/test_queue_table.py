@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.environments import CHECKOUT
-from tests.runners import test_celery, test_dramatiq, test_huey, test_rq
+from tests.runners import test_arq, test_celery, test_dramatiq, test_huey, test_rq
 from tests.runners.conftest import RunnerPython
 from tests.runners.world import PROGRAMS, Line, NewWorld, World
 
@@ -72,12 +72,20 @@ def dramatiq(new_world: NewWorld, runner_python: RunnerPython, redis: str, varia
     yield world
 
 
+def arq(new_world: NewWorld, runner_python: RunnerPython, redis: str, variables: Column) -> Iterator[World]:
+    python = runner_python(*test_arq.VERSIONS["highest"])
+    world = test_arq.begin(new_world, python, redis, AMBIENT="C", TABLE="1", TICK="1", **variables)
+    test_arq.send(world, python, "table", TICK="")
+    yield world
+    yield world
+
+
 @pytest.mark.parametrize("column", list(COLUMNS))
-@pytest.mark.parametrize("runner", [celery, rq, huey, dramatiq])
+@pytest.mark.parametrize("runner", [celery, rq, huey, dramatiq, arq])
 def test_the_table_of_queues_says_what_is_seen(
     runner: Callable[..., Iterator[World]], column: str, new_world: NewWorld, runner_python: RunnerPython, redis: str
 ) -> None:
-    name = {celery: "Celery", rq: "RQ", huey: "Huey", dramatiq: "Dramatiq"}[runner]
+    name = {celery: "Celery", rq: "RQ", huey: "Huey", dramatiq: "Dramatiq", arq: "arq"}[runner]
     if column == "OpenTelemetry" and runner is not celery:
         assert set(written(name, column).values()) == {"none"}
         return
@@ -91,3 +99,4 @@ def test_the_table_of_queues_says_what_is_seen(
         before = len(world.lines("sighting", label=row)) if row == "tick" else 0  # after B's task, like the others
         seen[row] = cell(world.wait(before + number, label=row)[-1], column)
     assert seen == written(name, column)
+    assert seen
