@@ -11,8 +11,8 @@ an item is, it is nobody's: rather no key than somebody else's.
 
 from __future__ import annotations
 
-from _thread import get_ident
 from collections import Counter, deque
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from otelctx import adoption, faults
@@ -28,24 +28,85 @@ _Mark: TypeAlias = "tuple[Any, Carried | None]"
 """An item, which is kept alive so that no other object gets its number, and what departed with it."""
 
 NOTHING: Final = object()
-"""Stands for what departed where nothing was got, or where it is not known yet."""
+"""Stands for what departed where nothing was put or got, or where it was adopted by now."""
+
+
+class Put:
+    """One adopting ``put``, for as long as it lasts: what departs with what is put into the queue of `marks`.
+
+    It lies in a ContextVar: threads have one context each at a time, and so have the greenlets that share a thread.
+    """
+
+    __slots__ = ("_token", "carried", "marks")
+
+    def __init__(self, marks: Marks, carried: Any) -> None:
+        self.marks: Marks | None = marks
+        self.carried = carried
+        self._token = _PUTTING.set(self)
+
+    def end(self) -> None:
+        """It is over, also for a task that began in the middle of it, with a copy of its context."""
+        self.marks = self.carried = None
+        _PUTTING.reset(self._token)
+
+
+class Get:
+    """One adopting ``get``, for as long as it lasts: what it has taken out of the queue of `marks`, and whose it is."""
+
+    __slots__ = ("_taken", "_token", "marks")
+
+    def __init__(self, marks: Marks) -> None:
+        self.marks: Marks | None = marks
+        self._taken: list[_Mark] = []
+        self._token = _GETTING.set(self)
+
+    def took(self, item: Any, carried: Any) -> None:
+        """`carried` departed with `item`."""
+        self._taken.append((item, carried))
+
+    def end(self) -> None:
+        """It is over, also for a task that began in the middle of it, with a copy of its context."""
+        self.marks = None
+        self._taken = []
+        _GETTING.reset(self._token)
+
+    def end_with(self, item: Any) -> Any:
+        """It is over, and returns `item`: what is to be adopted, `NOTHING` where that has been done.
+
+        A subclass's ``get`` may drop some items, unpack them, take many at once and return them one by one. Of what
+        it has not taken in this call, nobody knows whose it is.
+        """
+        marks, taken = self.marks, self._taken
+        self.end()
+        found = [mark for mark in taken if _is_of(item, mark[0])] or taken
+        outer = _GETTING.get()
+        if outer is not None and outer.marks is marks:  # its class gets by calling itself
+            outer.took(item, NOTHING)
+        return found[0][1] if found and _are_one_identitys(found) else None
+
+
+_PUTTING: Final[ContextVar[Put | None]] = ContextVar("otelctx.putting", default=None)
+_GETTING: Final[ContextVar[Get | None]] = ContextVar("otelctx.getting", default=None)
+
+
+def _is_of(item: Any, taken: Any) -> bool:
+    return item is taken or (type(taken) in (tuple, list) and any(part is item for part in taken))
 
 
 class Marks:
     """The marks of one queue.
 
-    `added`, `taken`, `recount` and `forget` are called under the queue's lock; the others by the thread that puts or
-    gets, outside of it.
+    `added`, `taken` and `recount` are called under the queue's lock. What they let go of is kept until `let_go`,
+    outside of it: it may be the last reference to an item, whose finalizer may put something into the same queue.
     """
 
     __slots__ = (
         "_by_id",
         "_contents",
         "_count",
-        "_getting",
+        "_gone",
         "_is_bare",
         "_is_lifo",
-        "_putting",
         "_unmarked",
         "name",
         "on",
@@ -66,43 +127,26 @@ class Marks:
         self._count = 0
         self._unmarked = 0
         """How many items are in the queue besides those that have a mark."""
-        self._putting: dict[int, object] = {}
-        self._getting: dict[int, object] = {}
+        self._gone: deque[object] = deque()
 
     def __len__(self) -> int:
         """How many items have a mark."""
         return self._count
 
-    # --- outside of the queue's lock ---------------------------------------------------------------------------------
-
-    def putting(self, carried: object) -> object:
-        """`carried` departs with what the current thread puts from now on; returns what departed until now."""
-        thread = get_ident()
-        before = self._putting.get(thread, NOTHING)
-        if carried is NOTHING:
-            self._putting.pop(thread, None)
-        else:
-            self._putting[thread] = carried
-        return before
-
-    def getting(self) -> None:
-        """The current thread wants to know whose the item is that it is about to get."""
-        self._getting[get_ident()] = NOTHING
-
-    def got(self) -> Any:
-        """What departed with the item that the current thread has got last; `NOTHING` where it has got none."""
-        return self._getting.pop(get_ident(), NOTHING)
+    def let_go(self) -> None:
+        """Let go of what is not needed any more. Not to be called under the queue's lock."""
+        if self._gone:
+            self._gone.clear()
 
     def departed(self) -> Any:
-        """What departs with what the current thread is putting; None where that is no adopting put."""
-        return self._putting.get(get_ident())
-
-    # --- under it ----------------------------------------------------------------------------------------------------
+        """What departs with what is being put here; `NOTHING` where that is no adopting put."""
+        put = _PUTTING.get()
+        return put.carried if put is not None and put.marks is self else NOTHING
 
     def added(self, queue: Any, item: Any, size: int) -> None:
         """`item` has been put into `queue`, which now has `size` items. Never raises: the item is there by now."""
         try:
-            carried: Any = self._putting.get(get_ident(), NOTHING)
+            carried: Any = self.departed()
             if carried is NOTHING:  # by a subclass's own way, and under the lock: nothing may be logged here
                 with faults.unlogged():
                     carried = adoption.departing(self.name)
@@ -117,10 +161,9 @@ class Marks:
         try:
             if self._count + self._unmarked != size + 1:
                 self.recount(queue, size + 1, with_=item)
-            carried = self._take(item)
-            thread = get_ident()
-            if thread in self._getting:  # else whoever takes it does not get it: `shutdown`
-                self._getting[thread] = carried
+            carried, get = self._take(item), _GETTING.get()
+            if get is not None and get.marks is self:  # else whoever takes it does not get it: `shutdown`
+                get.took(item, carried)
         except Exception as exc:
             self._lost_count(exc, size)
 
@@ -143,6 +186,7 @@ class Marks:
             items.append(with_)
             present[id(with_)] += 1
         known, self._by_id, self._count = self._by_id, {}, 0
+        self._gone.append(known)
         for number, found in known.items():
             marks = list(found) if isinstance(found, deque) else [found]
             there = present.pop(number, 0)
@@ -157,9 +201,9 @@ class Marks:
                     self._add(item, None)
         self._unmarked = max(0, size - self._count)
 
-    def follow(self, item: Any, at_most: int) -> None:
+    def follow(self, item: Any, carried: Carried | None, at_most: int) -> None:
         """`item` has been put behind all others. More than `at_most` marks are not to be relied on."""
-        self._add(item, self._putting.get(get_ident()))  # type: ignore[arg-type]
+        self._add(item, carried)
         if self._count > at_most:
             self.forget(at_most)
 
@@ -172,8 +216,8 @@ class Marks:
 
     def forget(self, unmarked: int = 0) -> None:
         """Keep nothing: there are `unmarked` items, and they are nobody's."""
-        self._by_id.clear()
-        self._count, self._unmarked = 0, unmarked
+        self._gone.append(self._by_id)
+        self._by_id, self._count, self._unmarked = {}, 0, unmarked
 
     def _add(self, item: Any, carried: Carried | None) -> None:
         number = id(item)

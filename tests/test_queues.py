@@ -9,11 +9,13 @@ import gc
 import importlib
 import inspect
 import itertools
+import multiprocessing
 import pickle
 import queue
 import sys
 import threading
 import weakref
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -321,7 +323,6 @@ def test_shutting_down_gives_nobody_an_identity_and_wakes_those_who_wait() -> No
     before = whose()
     items.shutdown(immediate=True)
     assert whose() == before
-    assert items._otelctx_marks._getting == {}  # nothing is kept for a get that nobody made
     items.join()
     with pytest.raises(shut_down):
         got(items)
@@ -490,6 +491,64 @@ class Batched(queue.Queue[Any]):
         return item[1] if isinstance(item, tuple) else item
 
 
+class Prefetching(queue.Queue[Any]):
+    """Takes all that is there at once, and hands it out one by one."""
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self.fetched: deque[Any] = deque()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not self.fetched:
+            first = super().get(block, timeout)
+            self.fetched = deque([first, *(super(Prefetching, self).get() for _ in range(self.qsize()))])
+        return self.fetched.popleft()
+
+
+class Patient(queue.Queue[Any]):
+    """Waits as long as it likes, by calling itself; returns None for nothing; passes over what is crossed out."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if timeout != 0:
+            try:
+                return self.get(block, 0)
+            except queue.Empty:
+                return None
+        while True:
+            _, item = super().get(block, timeout)
+            if item != "crossed out":
+                return item
+
+
+@pytest.mark.usefixtures("on")
+def test_of_items_that_were_taken_at_once_none_is_got_under_another_ones_key() -> None:
+    items = otelctx.adopting(Prefetching())
+    for item, who in (("one", "A"), ("two", "B"), ("three", "B")):
+        with acting_as(who):
+            items.put(item)
+    assert got_by_a_worker(items, 3) == [("one", of("A")), ("two", of(None)), ("three", of(None))]
+
+
+@pytest.mark.usefixtures("on")
+def test_a_get_that_takes_several_adopts_the_one_that_it_returns_once(spans: InMemorySpanExporter) -> None:
+    items = otelctx.adopting(Patient())
+    for item, who in (("crossed out", "A"), ("one", "B"), ("crossed out", "C"), ("two", "A")):
+        with acting_as(who):
+            items.put((0, item))
+    before = metrics.hop_counts()
+    assert got_by_a_worker(items, 2) == [("one", of("B")), ("two", of("A"))]
+    after = metrics.hop_counts()
+    assert sum(count - before.get(hop, 0) for hop, count in after.items() if hop[0] == "queue") == 2
+
+
+@pytest.mark.usefixtures("on")
+def test_what_was_not_in_the_queue_is_nobodys() -> None:
+    items = otelctx.adopting(Patient())
+    with acting_as("A"):
+        items.put((0, "one"))
+    assert got_by_a_worker(items, 2) == [("one", of("A")), (None, of(None))]
+
+
 @pytest.mark.usefixtures("on")
 def test_a_subclass_that_keeps_something_else_than_its_items_is_adopting_too() -> None:
     items = Ranked()
@@ -537,6 +596,63 @@ def test_a_copy_is_a_plain_queue_on_the_same_items(install: Install) -> None:
     with acting_as("B"):
         copied.put(2)
     assert got_by_a_worker(items, 2) == [(1, of("A")), (2, of(None))]
+
+
+@pytest.mark.parametrize("kind", [*ALL_KINDS, asyncio.Queue, multiprocessing.Queue, multiprocessing.SimpleQueue])
+def test_a_queue_made_by_the_class_of_an_adopting_one_is_a_plain_one_until_it_is_adopting(
+    kind: Callable[[], Any], install: Install
+) -> None:
+    install(keys=KEYS)
+    first = otelctx.adopting(kind())
+    second = type(first)(**({"ctx": multiprocessing.get_context()} if "multiprocessing" in repr(kind) else {}))
+    put, get = ("put_nowait", "get_nowait") if kind is asyncio.Queue else ("put", "get")
+
+    def got() -> list[object]:
+        with acting_as("A"):
+            getattr(second, put)("item")
+        return contextvars.Context().run(lambda: [getattr(second, get)(), KEY.get(ABSENT)])
+
+    assert got() == ["item", ABSENT]
+    second = otelctx.adopting(second)
+    assert got() == ["item", "A"]
+    for one in (first, second):
+        if hasattr(one, "cancel_join_thread"):
+            one.close()
+            one.join_thread()
+
+
+def test_a_class_is_not_told_of_a_subclass_that_nobody_has_written(install: Install) -> None:
+    install(keys=KEYS)
+    written: list[str] = []
+
+    class Registered(queue.Queue[Any]):
+        def __init_subclass__(cls, *, name: str) -> None:
+            written.append(name)
+
+    class Named(Registered, name="named"): ...
+
+    items = otelctx.adopting(Named())
+    with acting_as("A"):
+        items.put("one")
+    assert got_by_a_worker(items, 1) == [("one", of("A"))]
+    assert written == ["named"]
+
+
+def test_an_item_that_puts_something_as_it_goes_does_not_wait_for_its_own_queue(install: Install) -> None:
+    install(keys=KEYS)
+    items: Any = otelctx.adopting(queue.Queue())
+
+    class Leaving:
+        def __del__(self) -> None:
+            items.put("gone")
+
+    items.put(Leaving())
+    items.queue.clear()  # its mark has it still
+    put = threading.Thread(target=items.put, args=("one",), daemon=True)
+    put.start()
+    put.join(TIMEOUT)
+    assert not put.is_alive()
+    assert list(items.queue) == ["one", "gone"]
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
@@ -720,6 +836,23 @@ def test_a_declared_queue_that_is_made_later_adopts_once_a_thread_is_started(
     with acting_as("A"):
         application.items.put(1)
     assert got_by_a_worker(application.items, 1) == [(1, of("A"))]
+
+
+def test_a_thread_that_is_started_under_the_lock_of_a_declared_queue_does_not_wait_for_it(
+    module: Callable[[str], Any], install: Install
+) -> None:
+    install(keys=KEYS, queues={"adopt": [f"{NAME[0]}:items"]})
+    application = module("items = None\n")
+
+    def start() -> None:
+        application.items = queue.Queue()
+        with application.items.mutex:
+            threading.Thread(target=int).start()
+
+    starting = threading.Thread(target=start, daemon=True)
+    starting.start()
+    starting.join(TIMEOUT)
+    assert not starting.is_alive()
 
 
 @pytest.mark.parametrize(

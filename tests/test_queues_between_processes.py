@@ -161,3 +161,15 @@ def test_a_subclass_that_would_meet_what_is_sent_is_refused(install: Install) ->
     install()
     with pytest.raises(TypeError, match="takes a queue"):
         otelctx.adopting(Own(ctx=multiprocessing.get_context()))
+
+    class Other(multiprocessing.queues.Queue):  # type: ignore[type-arg]  # takes none on 3.11
+        def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+            super().put((obj.upper(), obj), block, timeout)
+
+    items = Other(ctx=multiprocessing.get_context())
+    items.put("one")  # its feeder runs, and has a buffer of its own
+    with pytest.raises(TypeError, match="takes a queue"):
+        otelctx.adopting(items)
+    assert items.get() == ("ONE", "one")
+    items.close()
+    items.join_thread()

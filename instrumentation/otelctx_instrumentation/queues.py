@@ -6,6 +6,8 @@ was: so the methods of the application's own subclasses stay where they are, cal
 slower. In ``put`` an item departs; in ``_put`` and ``_get``, under the queue's own lock, its mark goes in and comes out
 beside it (`otelctx.marks`); when ``get`` has the item, its mark is adopted.
 
+An object that the application makes by the class of an adopting queue, or by a subclass of it, is a plain one.
+
 Items are never wrapped: whoever reads ``queue.queue``, goes around us or compares priorities meets what was put. An
 item of which nobody knows who put it (it was there before, or came by another way) arrives with nothing.
 
@@ -27,8 +29,9 @@ adopts in that task, which is over when somebody has the item; `multiprocessing.
 from __future__ import annotations
 
 import sys
-from _thread import RLock, get_ident
+from _thread import RLock
 from collections import deque
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce, wraps
 from operator import attrgetter
@@ -36,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from otelctx import adoption, carrier, faults
 from otelctx.keys import is_loading
-from otelctx.marks import NOTHING, Marks
+from otelctx.marks import NOTHING, Get, Marks, Put
 from otelctx.policy import QUEUE
 from otelctx_instrumentation.patching import when_imported
 
@@ -198,29 +201,47 @@ def _adopting(queue: Q, name: str) -> Q:
 
 
 def _mark(queue: Any, name: str, kind: _Kind, module: Any) -> None:
-    base = type(queue)
-    if _BASE in vars(base):
-        queue._otelctx_marks.on = True
+    known = vars(queue).get(_MARKS)
+    if known is not None:
+        known.on = True
         return
+    base = _base_of(queue)
     classes = (module.Queue, module.LifoQueue, module.PriorityQueue)
     is_bare = all(getattr(base, method) in [getattr(known, method) for known in classes] for method in ("_put", "_get"))
     marks = Marks(name, attrgetter(kind.container), is_bare=is_bare, is_lifo=isinstance(queue, module.LifoQueue))
-    with getattr(queue, "mutex", _NO_LOCK):
-        if _MARKS not in vars(queue):
-            marks.recount(queue, getattr(queue, kind.size)())
-            vars(queue)[_MARKS] = marks
-            _set_class(queue, _class_for(base, kind))
+    # Not under the queue's lock, which this very thread may hold. Whatever comes and goes meanwhile is nobody's as
+    # well, and is noticed by counting.
+    marks.recount(queue, getattr(queue, kind.size)())
+    if vars(queue).setdefault(_MARKS, marks) is marks:
+        _set_class(queue, _class_for(base, kind))
 
 
-class _NoLock:
-    """Stands where the queues of one loop have no lock."""
+def _base_of(queue: Any) -> type:
+    """The class of `queue`, without us."""
+    made = type(queue)
+    base: type = vars(made).get(_BASE, made)
+    return base
 
-    def __enter__(self) -> None: ...
 
-    def __exit__(self, *_: object) -> None: ...
+def _unmarked() -> Marks:
+    """The marks of a queue that the application has made by the class of an adopting one: they are off."""
+    marks = Marks("", lambda _: ())
+    marks.on = False
+    return marks
 
 
-_NO_LOCK: Final = _NoLock()
+class _Blank: ...
+
+
+def _subclass(base: type, attributes: dict[str, Any]) -> Any:
+    """A subclass of `base` that looks like it, and of which it is not told: nobody has written one."""
+    is_told = any("__init_subclass__" in vars(one) for one in base.__mro__[:-1])
+    looks = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+    meta: Any = type(base)
+    made = meta(base.__name__, (_Blank if is_told else base,), {**looks, **attributes})
+    if is_told:
+        made.__bases__ = (base,)
+    return made
 
 
 def _class_for(base: type, kind: _Kind) -> type:
@@ -234,24 +255,28 @@ def _class_for(base: type, kind: _Kind) -> type:
     def put(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         marks: Marks = self._otelctx_marks
         if not (_is_on and marks.on):
+            marks.let_go()
             return getattr(super(made, self), kind.put)(*args, **kwargs)
-        before = marks.putting(adoption.departing(marks.name))
+        put = Put(marks, adoption.departing(marks.name))
         try:
             return getattr(super(made, self), kind.put)(*args, **kwargs)
         finally:
-            marks.putting(before)
+            put.end()
+            marks.let_go()
 
     def get(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         marks: Marks = self._otelctx_marks
         if not (_is_on and marks.on):
+            marks.let_go()
             return getattr(super(made, self), kind.get)(*args, **kwargs)
-        marks.getting()
+        get = Get(marks)
         try:
             item = getattr(super(made, self), kind.get)(*args, **kwargs)
         except BaseException:
-            marks.got()
+            get.end()
             raise
-        carried = marks.got()
+        carried = get.end_with(item)
+        marks.let_go()
         if carried is not NOTHING:
             adoption.adopt(carried, self)
         return item
@@ -278,16 +303,14 @@ def _class_for(base: type, kind: _Kind) -> type:
         return _plain(super(made, self).__reduce_ex__(protocol), made)
 
     replaced = {kind.put: put, kind.get: get, "_put": _put, "_get": _get}
-    named = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    made: Any = type(base)(
-        base.__name__,
-        (base,),
+    made: Any = _subclass(
+        base,
         {
-            **named,
             **{name: wraps(getattr(base, name))(method) for name, method in replaced.items()},
             "__reduce_ex__": __reduce_ex__,
             "__class__": property(lambda _: base),
             _BASE: base,
+            _MARKS: _unmarked(),
         },
     )
     return made  # type: ignore[no-any-return]
@@ -300,14 +323,13 @@ def _in_front_of(plain: Any, name: str) -> Any:
         plain._otelctx_marks.on = True
         return plain
     front = _front_for(base)()
-    front._plain, front._waiting = plain, 0
-    front._lock = RLock()  # a put may come in the middle of another, from a signal handler or a garbage collection
+    front._plain = plain
     front._otelctx_marks = marks = Marks(name, lambda _: ())
     marks.forget(unmarked=plain.qsize())
     return front
 
 
-def _front_for(base: type) -> Any:
+def _front_for(base: Any) -> Any:
     known: type
     for known in type.__subclasses__(base):
         if vars(known).get(_BASE) is base:
@@ -319,15 +341,13 @@ def _front_for(base: type) -> Any:
         if not (_is_on and marks.on):
             with self._lock:
                 marks.forget(unmarked=plain.qsize() + 1)
-                return plain.put(*args, **kwargs)
-        carried = adoption.departing(marks.name)
-        with self._lock:
-            before = marks.putting(carried)
-            try:
                 done = plain.put(*args, **kwargs)
-                marks.follow(args[0] if args else kwargs["item"], plain.qsize() + self._waiting)
-            finally:
-                marks.putting(before)
+        else:
+            carried = adoption.departing(marks.name)
+            with self._lock:
+                done = plain.put(*args, **kwargs)
+                marks.follow(args[0] if args else kwargs["item"], carried, plain.qsize() + self._waiting)
+        marks.let_go()
         return done
 
     def get(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -358,11 +378,19 @@ def _front_for(base: type) -> Any:
     def qsize(self: Any) -> Any:
         return self._plain.qsize()
 
+    def __new__(cls: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        front = base.__new__(cls)
+        front._plain, front._waiting = base(*args, **kwargs), 0
+        front._lock = RLock()  # a put may come in the middle of another, from a signal handler or a garbage collection
+        front._otelctx_marks = _unmarked()
+        return front
+
     def __reduce_ex__(self: Any, protocol: Any, /) -> Any:  # noqa: N807
         return self._plain.__reduce_ex__(protocol)
 
     methods = (put, get, put_nowait, get_nowait, empty, qsize)
-    return type(base)(
+    kind: Any = type(base)
+    return kind(
         base.__name__,
         (base,),
         {
@@ -371,6 +399,7 @@ def _front_for(base: type) -> Any:
             "__qualname__": base.__qualname__,
             "__doc__": base.__doc__,
             "__slots__": ("_lock", _MARKS, "_plain", "_waiting"),
+            "__new__": __new__,
             "__reduce_ex__": __reduce_ex__,
             "__class__": property(lambda _: base),
             _BASE: base,
@@ -400,15 +429,15 @@ class _Letter:
         return opened, (self.item, self.text, self.hop)
 
 
-_opened: Final[dict[int, tuple[str, Hop] | None]] = {}
-"""What was with the item that a thread is getting."""
+_READING: Final[ContextVar[list[tuple[str, Hop]] | None]] = ContextVar("otelctx.reading", default=None)
+"""What was with the item that an adopting ``get`` reads."""
 
 
 def opened(item: Any, text: str, hop: Hop) -> Any:
     """The item of a letter; what was with it is for the adopting ``get`` that reads it, if it is one."""
-    thread = get_ident()
-    if thread in _opened:
-        _opened[thread] = text, hop
+    read = _READING.get()
+    if read is not None:
+        read.append((text, hop))
     return item
 
 
@@ -419,19 +448,21 @@ class _Outbox(deque[Any]):
 
     def append(self, item: Any, /) -> None:
         departed = self.marks.departed()
-        super().append(item if departed is None else _Letter(item, *departed))
+        super().append(item if departed is NOTHING else _Letter(item, *departed))
 
 
 def _between_processes(queue: Any, name: str, module: Any) -> bool:
     """Whether `queue` is one of `multiprocessing`, which adopts from now on."""
     if not isinstance(queue, module.Queue | module.SimpleQueue):
         return False
-    base = type(queue)
-    if _BASE in vars(base):
-        queue._otelctx_marks.on = True
+    known = vars(queue).get(_MARKS)
+    if known is not None:
+        known.on = True
         return True
+    base: Any = _base_of(queue)
     is_simple = isinstance(queue, module.SimpleQueue)
-    if is_simple and base.put is not module.SimpleQueue.put:
+    is_plain = base.put in (module.SimpleQueue.put, module.Queue.put, module.JoinableQueue.put)
+    if not is_plain and (is_simple or queue._thread is not None):
         return False  # it would meet letters
     vars(queue)[_MARKS] = Marks(name, lambda _: ())
     if not is_simple and queue._thread is None:
@@ -457,30 +488,28 @@ def _class_between_processes(base: type, *, is_simple: bool) -> type:
         departed = _departing(marks.name) if _is_on and marks.on else None
         if departed is None:
             return super(made, self).put(*args, **kwargs)
-        if is_simple or not isinstance(self._buffer, _Outbox):  # the feeder was there before us
+        if is_simple or getattr(self._buffer, "marks", None) is not marks:  # the feeder was there before us
             if args:
                 args = (_Letter(args[0], *departed), *args[1:])
             elif "obj" in kwargs:
                 kwargs["obj"] = _Letter(kwargs["obj"], *departed)
             return super(made, self).put(*args, **kwargs)
-        before = marks.putting(departed)
+        put = Put(marks, departed)
         try:
             return super(made, self).put(*args, **kwargs)
         finally:
-            marks.putting(before)
+            put.end()
 
     def get(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not (_is_on and self._otelctx_marks.on):
             return super(made, self).get(*args, **kwargs)
-        thread = get_ident()
-        _opened[thread] = None
+        read: list[tuple[str, Hop]] = []
+        token = _READING.set(read)
         try:
             item = super(made, self).get(*args, **kwargs)
-        except BaseException:
-            _opened.pop(thread, None)
-            raise
-        letter = _opened.pop(thread, None)
-        adoption.adopt(None if letter is None else carrier.received(*letter), self)
+        finally:
+            _READING.reset(token)
+        adoption.adopt(carrier.received(*read[-1]) if read else None, self)
         return item
 
     def _reset(self: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -503,17 +532,14 @@ def _class_between_processes(base: type, *, is_simple: bool) -> type:
     attributes: dict[str, Any] = {name: wraps(getattr(base, name))(method) for name, method in methods.items()}
     if isinstance(_as_it_lies(base, "_on_queue_feeder_error"), staticmethod):
         attributes["_on_queue_feeder_error"] = staticmethod(_on_queue_feeder_error)
-    made: Any = type(base)(
-        base.__name__,
-        (base,),
+    made: Any = _subclass(
+        base,
         {
             **attributes,
-            "__module__": base.__module__,
-            "__qualname__": base.__qualname__,
-            "__doc__": base.__doc__,
             "__reduce_ex__": __reduce_ex__,
             "__class__": property(lambda _: base),
             _BASE: base,
+            _MARKS: _unmarked(),
         },
     )
     return made  # type: ignore[no-any-return]
