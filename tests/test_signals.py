@@ -19,7 +19,7 @@ import pytest
 
 import otelctx
 import otelctx_instrumentation
-from otelctx import metrics
+from otelctx import alerts, ambient, metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,7 +138,14 @@ def done_callback(_: object) -> None:
     future.add_done_callback(repr)
 
 
-HOPS: Final = (submit, map_, thread, environment, adopting, done_callback)
+def here(_: object) -> None:
+    captured = otelctx.capture()
+    captured.run(KEY.get, None)
+    with captured.attached():
+        pass
+
+
+HOPS: Final = (submit, map_, thread, environment, adopting, done_callback, here)
 
 
 @pytest.mark.parametrize("mode", ["repair", "enforce", "observe"])
@@ -165,6 +172,7 @@ def test_what_a_signal_handler_raises_in_a_line_of_otelctx_reaches_the_applicati
         assert line > 3, "otelctx had nothing to do with it"
         assert lost == []
         assert metrics.error_counts() == faults
+        assert (KEY.get(), otelctx.get("session"), alerts.delivering(), ambient.is_asking()) == ("A", "A", False, False)
         hop(pool)
         assert pool.submit(KEY.get, None).result(TIMEOUT) == (None if mode == "observe" else "A")
     finally:
