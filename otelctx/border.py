@@ -18,6 +18,7 @@ that it came with is no repetition. A signature proves who wrote an entry, and h
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import time
@@ -29,7 +30,7 @@ from otelctx import admission, alerts, flow, runtime, signing
 from otelctx.mismatch import Mismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, MutableMapping
+    from collections.abc import Iterator, Mapping
 
     from otelctx.config import BaggageConfig
 
@@ -223,22 +224,69 @@ _OTHER_FORMATS: Final = ("uberctx-", "ot-baggage-")  # Jaeger's and OpenTracing'
 _OTHER_FORMAT: Final = re.compile("^(uberctx|ot-baggage)-")
 
 
-def without_ours(headers: MutableMapping[Any, Any]) -> None:
+def without_ours(headers: Any) -> None:
     """Take our entries out of baggage that `headers` have already, as those of a request that is forwarded have.
 
-    A propagator that has nothing to write leaves an older header in place.
+    `headers` are a mapping, which may have a name several times (multidict's and werkzeug's may), or a list of pairs (a
+    message of Kafka's has one); anything else stays as it is. A propagator that has nothing to write leaves an older
+    header in place.
     """
-    for header in [header for header in headers if isinstance(header, str)]:
-        lower, entries, kept = header.lower(), [""], [""]
-        if lower == "baggage":
-            entries = str(headers[header]).split(",")
-            kept = [entry for entry in entries if not is_ours(_decoded_name(entry.partition("=")[0]))]
-        elif lower.startswith(_OTHER_FORMATS) and is_ours(_decoded_name(_OTHER_FORMAT.sub("", lower))):
-            kept = []
-        if not kept:
-            del headers[header]
-        elif len(kept) < len(entries):
-            headers[header] = ",".join(kept)
+    if isinstance(headers, list):
+        pairs = [_pair_left(pair) for pair in headers]
+        if any(left is not pair for left, pair in zip(pairs, headers, strict=True)):
+            headers[:] = [pair for pair in pairs if pair is not None]
+    elif all(hasattr(headers, method) for method in ("items", "__contains__", "__setitem__", "__delitem__")):
+        by_header: dict[str, list[tuple[Any, Any, Any]]] = {}
+        for name, value in [*headers.items()]:
+            if isinstance(name, str | bytes):
+                by_header.setdefault(_header(name), []).append((name, value, _left(name, value)))
+        for entries in by_header.values():
+            if any(left is not value for _, value, left in entries):
+                _replace(headers, [name for name, _, _ in entries], [left for *_, left in entries if left is not None])
+
+
+def _replace(headers: Any, names: list[Any], values: list[Any]) -> None:
+    """Give one header, which is there under `names`, these `values`."""
+    for name in names:
+        if name in headers:  # a name that is there twice is gone at once
+            del headers[name]
+    if values:
+        headers[names[0]] = values[0] if len(values) == 1 else ",".join(map(_text, values))
+
+
+def _pair_left(pair: Any) -> Any:
+    if type(pair) is not tuple or len(pair) != 2 or not isinstance(pair[0], str | bytes):
+        return pair
+    left = _left(*pair)
+    return pair if left is pair[1] else None if left is None else (pair[0], left)
+
+
+def _left(name: str | bytes, value: Any) -> Any:
+    """What is left of a header without our entries: `value` itself where there are none, None where that is nothing."""
+    header = _header(name)
+    if header.startswith(_OTHER_FORMATS) and is_ours(_decoded_name(_OTHER_FORMAT.sub("", header))):
+        return None
+    if header != "baggage":
+        return value
+    if isinstance(value, list | tuple):
+        several = [left for one in value if (left := _left(name, one)) is not None]
+        if len(several) == len(value) and all(map(operator.is_, several, value)):
+            return value
+        return type(value)(several) if several else None
+    entries = _text(value).split(",")
+    kept = [entry for entry in entries if not is_ours(_decoded_name(entry.partition("=")[0]))]
+    if len(kept) == len(entries):
+        return value
+    text = ",".join(kept)
+    return None if not kept else text.encode("latin-1") if isinstance(value, bytes) else text
+
+
+def _header(name: str | bytes) -> str:
+    return _text(name).lower()
+
+
+def _text(value: object) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
 def _decoded_name(name: str) -> str:

@@ -475,15 +475,54 @@ def test_what_leaves_is_what_the_sources_say_and_not_older_baggage(install: Inst
         ({"uberctx-otelctx.session": "victim", "uberctx-a": "1"}, {"uberctx-a": "1"}),
         ({"ot-baggage-otelctx.claim": "held", "ot-baggage-b": "1"}, {"ot-baggage-b": "1"}),
         ({"x-baggage": "otelctx.session=A"}, {"x-baggage": "otelctx.session=A"}),
+        ({"baggage": ["otelctx.session=A", "a=1,otelctx.claim=shed"]}, {"baggage": ["a=1"]}),
+        ({b"baggage": b"otelctx.session=A,a=\xe4"}, {b"baggage": b"a=\xe4"}),
+        ([("baggage", b"otelctx.session=A"), ("baggage", b"a=1"), "other"], [("baggage", b"a=1"), "other"]),
     ],
 )
 def test_a_strangers_key_does_not_leave_in_headers_that_are_forwarded(
-    headers: dict[str, str], left: dict[str, str], install: Install
+    headers: Any, left: Any, install: Install
 ) -> None:
     install()
     with otelctx.bind(session="A"):
         propagate.inject(headers)
     assert headers == left
+
+
+class Several:
+    """Headers of which each may be there several times, and is replaced and deleted at once; no `MutableMapping`."""
+
+    def __init__(self, *pairs: tuple[str, str]) -> None:
+        self.pairs = list(pairs)
+
+    def items(self) -> list[tuple[str, str]]:
+        return self.pairs
+
+    def __contains__(self, name: str) -> bool:
+        return any(one.lower() == name.lower() for one, _ in self.pairs)
+
+    def __getitem__(self, name: str) -> str:
+        return next(value for one, value in self.pairs if one.lower() == name.lower())
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self:
+            raise KeyError(name)
+        self.pairs = [pair for pair in self.pairs if pair[0].lower() != name.lower()]
+
+    def __setitem__(self, name: str, value: str) -> None:
+        if name in self:
+            del self[name]
+        self.pairs.append((name, value))
+
+
+@pytest.mark.parametrize("ours", range(3))
+def test_of_headers_that_are_there_several_times_ours_alone_is_taken_out(ours: int, install: Install) -> None:
+    install()
+    baggages = ["a=1", "b=2"]
+    baggages.insert(ours, "otelctx.session=victim")
+    headers = Several(*(("Baggage" if n else "baggage", baggage) for n, baggage in enumerate(baggages)), ("x", "y"))
+    propagate.inject(headers)
+    assert headers.items() == [("x", "y"), ("baggage", "a=1,b=2")]
 
 
 def test_the_environment_is_not_written_where_it_is_the_carrier(

@@ -19,7 +19,6 @@ What escapes: a propagator of a format of its own that is called directly and no
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
 from otelctx import admission, border, faults
@@ -39,7 +38,7 @@ def guarded_inject(inject: Callable[..., Any], carrier: Any, context: Any, args:
     if _crossing.active():
         return inject(carrier, context, *args, **kwargs)
     try:
-        if isinstance(carrier, MutableMapping) and carrier is not os.environ:
+        if carrier is not os.environ:
             border.without_ours(carrier)
     except Exception as exc:
         faults.internal_error("baggage", exc)
