@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from otelctx import ambient, arrival, compare, faults, flow, mode, runtime, spans, workers
 from otelctx import snapshot as snapshots
+from otelctx.claim import SHED
 from otelctx.departure import Departure
 from otelctx.keys import MISSING
 from otelctx.place import TRAIL, TRAIL_LENGTH
@@ -111,9 +112,16 @@ def adopt(carried: Carried | None, queue: object) -> None:
 
 
 def _nobodys() -> Snapshot:
-    """What arrives with an item of unknown origin: nothing, and the process's own claim."""
-    root = flow.registry.root
-    return snapshots.Snapshot(root, root, runtime.empty, runtime.empty, detailed=False)
+    """What arrives with an item of unknown origin: nothing, and the process's own claim, unless it is shed here.
+
+    An item that nobody granted anything with must not end a shed.
+    """
+    arriving = root = flow.registry.root
+    state = flow.STATE.get()
+    if state is not None and state.claim == SHED:
+        arriving = flow.derive(root, flow.State({}, SHED), root.raws)
+    otel = snapshots.in_step(runtime.empty, arriving)
+    return snapshots.Snapshot(root, arriving, runtime.empty, otel, detailed=False)
 
 
 def _adopt_in_full(departure: Departure, queue: object) -> None:

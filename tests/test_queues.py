@@ -988,6 +988,21 @@ def test_the_claim_goes_with_the_item() -> None:
     assert in_a_worker(lambda: [(items.get(), otelctx.claim_state())[1] for _ in range(3)]) == ["held", "shed", "none"]
 
 
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_a_shed_claim_is_not_regained_by_an_item_of_nobodys(
+    kind: type[Any], install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUEUES_TASK", "task")
+    install(claim={"env": {"task_id": "QUEUES_TASK"}})
+    items = kind()
+    items.put(1)
+    items.put(2)
+    items = otelctx.adopting(items)
+    assert in_a_worker(lambda: (items.get(), otelctx.claim_state())[1]) == "held"
+    with otelctx.shed_claim():
+        assert contextvars.copy_context().run(lambda: (items.get(), otelctx.claim_state())[1]) == "shed"
+
+
 @pytest.mark.usefixtures("on")
 def test_the_span_of_an_earlier_item_is_not_current_for_the_next() -> None:
     items = otelctx.adopting(queue.Queue[int]())
