@@ -26,6 +26,7 @@ def load() -> None:
 def modules() -> tuple[ModuleType, ...]:
     """The modules whose patches depend on no setting, in the order in which they are applied."""
     from otelctx_instrumentation import (
+        aiocron,
         apscheduler,
         arq,
         baggage,
@@ -54,7 +55,7 @@ def modules() -> tuple[ModuleType, ...]:
     )
 
     del environ, functions, owners, queues
-    runners = apscheduler, discord, sched, schedule, celery, rq, huey, dramatiq, arq
+    runners = apscheduler, aiocron, discord, sched, schedule, celery, rq, huey, dramatiq, arq
     return (
         threads,
         futures,

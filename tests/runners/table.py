@@ -32,6 +32,7 @@ APSCHEDULER = ("apscheduler==3.11.3", "gevent", "sqlalchemy", "tornado")
 SCHEDULE = ("schedule==1.2.2",)
 TELEGRAM = ("python-telegram-bot[job-queue]==22.8",)
 DISCORD = ("discord.py==2.7.1",)
+AIOCRON = ("aiocron==2.1",)
 
 
 def shown(values: set[str | None]) -> str:
@@ -125,11 +126,13 @@ ROWS = [
         "started by A; it sets its variable and never resets it",
         of(DISCORD, "discord_loops.py", label="loop"),
     ),
+    Row("aiocron", "a coroutine that A has started", of(AIOCRON, "aiocron_jobs.py", "turns", label="coroutine")),
+    Row("aiocron", "a function that C waits for", of(AIOCRON, "aiocron_jobs.py", "turns", label="waited for")),
     Row("a loop in a thread", "started by A, with `@cron_job`", _stdlib("thread_loop", "run")),
     Row("a loop of asyncio's", "started by A, with `@cron_job`", _stdlib("asyncio_loop", "run")),
 ]
 
-WAITING = ("Celery", "RQ", "Huey", "taskiq", "aiocron", "APScheduler 4")
+WAITING = ("Celery", "RQ", "Huey", "taskiq", "APScheduler 4")
 
 
 def lines() -> list[str]:

@@ -15,6 +15,8 @@ TELEGRAM = {
 }
 DISCORD = {"lowest": ("discord.py==2.0.0", "audioop-lts; python_version >= '3.13'"), "highest": ("discord.py==2.7.1",)}
 
+AIOCRON = {"lowest": ("aiocron==1.8",), "highest": ("aiocron==2.1",)}
+
 versions = pytest.mark.parametrize("version", ["lowest", "highest"])
 
 
@@ -101,3 +103,37 @@ def test_loops_and_timers_that_somebody_has_written_are_never_whose_has_started_
         seen.assert_minted("later runs", f"cron:{runner}:")
         assert seen.keys("first run") == ["A"]
         assert seen.errors == {}
+
+
+@versions
+def test_a_run_of_aiocrons_is_minted_and_never_whose_has_started_it_or_waits_for_it(version: str) -> None:
+    off = run(AIOCRON[version], "aiocron_jobs.py", "turns", **OFF)
+    assert (set(off.app("coroutine")), set(off.app("function")), off.app("waited for")) == ({"A"}, {"B"}, ["C"])
+    for variables in (ON, BOTH):
+        seen = run(AIOCRON[version], "aiocron_jobs.py", "turns", **variables)
+        seen.assert_minted("coroutine", "cron:aiocron:nightly:")
+        seen.assert_minted("function", "cron:aiocron:see_and_leave:")
+        seen.assert_minted("waited for", "cron:aiocron:see:")
+        assert seen.keys("coroutine, later") == seen.keys("coroutine")[: len(seen.of("coroutine, later"))]
+        for label, key in {"C, afterwards": "C", "C, still": "C", "by hand": "D"}.items():
+            assert [(run["key"], run["app"], run["baggage"]) for run in seen.of(label)] == [(key, key, key)]
+        assert (seen.alerts, seen.errors) == ([], {})
+
+
+@versions
+def test_a_run_of_aiocrons_has_a_root_span_with_a_link_to_whoever_has_started_it_or_waits_for_it(version: str) -> None:
+    seen = run(AIOCRON[version], "aiocron_jobs.py", "turns", **ON)
+    turns = {span["span"]: span["name"] for span in seen.spans if span["name"].startswith("turn")}
+    for name, turn in {"cron nightly": "turn A", "cron see_and_leave": "turn B", "cron see": "turn C"}.items():
+        runs = [span for span in seen.spans if span["name"] == name]
+        assert runs
+        for span in runs:
+            assert (span["parent"], [turns.get(link) for link in span["links"]]) == (None, [turn])
+    assert not [span for span in seen.spans if "null_callback" in span["name"]]
+
+
+@versions
+def test_in_observe_a_run_of_aiocrons_is_whose_has_started_it_and_that_is_told(version: str) -> None:
+    seen = run(AIOCRON[version], "aiocron_jobs.py", "turns", **OBSERVE)
+    assert set(seen.app("coroutine")) == {"A"}
+    assert {"leaked", "A"} <= {word for alert in seen.alerts for word in alert.split()}
