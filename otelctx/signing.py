@@ -112,13 +112,13 @@ class ReplayWindow:
 
     A message counts within `seconds` of its timestamp, on either side, since clocks differ. At most `at_most` are
     remembered. When there are more in one window, the oldest is forgotten, and from then on nothing counts that is as
-    old as that one or older: under load the window gets shorter, never leaky.
+    old as that one or older: under load, and after the clock went back, the window gets shorter, never leaky.
 
     Ask only for what is verified: strangers must not fill it. One process has one memory: whoever may choose the
     process that gets a message may repeat it once in each. A forked child knows what its parent had seen.
     """
 
-    __slots__ = ("_at_most", "_clock", "_oldest", "_seconds", "_seen")
+    __slots__ = ("_at_most", "_clock", "_forgotten", "_oldest", "_seconds", "_seen")
 
     def __init__(self, seconds: float, at_most: int, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since the epoch, as the timestamps are."""
@@ -127,6 +127,7 @@ class ReplayWindow:
         self._clock = clock
         self._seen: set[tuple[float, bytes]] = set()
         self._oldest: list[tuple[float, bytes]] = []  # a heap of what is in `_seen`
+        self._forgotten = (float("-inf"), b"")  # the latest that was: neither it nor what is older counts again
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -144,12 +145,14 @@ class ReplayWindow:
                 return False
             entry = (float(timestamp), _bytes(nonce))
             with _lock:
-                if entry in self._seen:
+                if entry <= self._forgotten or entry in self._seen:
                     return False
                 self._seen.add(entry)
                 heappush(self._oldest, entry)
                 while self._oldest[0][0] < now - self._seconds or len(self._seen) > self._at_most:
-                    self._seen.discard(heappop(self._oldest))
+                    forgotten = heappop(self._oldest)
+                    self._seen.discard(forgotten)
+                    self._forgotten = max(self._forgotten, forgotten)
                 return entry in self._seen  # else it is older than all that a full memory holds
         except Exception as exc:
             pass_on(exc)

@@ -240,6 +240,17 @@ def test_a_full_window_gets_shorter_and_lets_nothing_through_twice() -> None:
     assert not window.is_fresh(1000, "late")
 
 
+def test_a_clock_that_goes_back_brings_no_message_back() -> None:
+    clock = Clock()
+    window = ReplayWindow(60, 100, clock)
+    assert window.is_fresh(1000, "a")
+    clock.now = 5000.0
+    assert window.is_fresh(5000, "b")
+    clock.now = 1001.0
+    assert not window.is_fresh(1000, "a")
+    assert window.is_fresh(1001, "c")
+
+
 def test_of_many_threads_with_one_message_one_is_told_that_it_is_fresh(request: pytest.FixtureRequest) -> None:
     request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
     sys.setswitchinterval(1e-6)
