@@ -16,7 +16,7 @@ from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 Place: TypeAlias = "tuple[Any, ...] | None"
 """Where a write goes: an identity, or None for the process's real environment."""
@@ -72,7 +72,7 @@ class View:
         home: weakref.ref[Context] | None,
     ) -> None:
         self.epoch = epoch
-        """Which installation it was made under; a later one begins anew."""
+        """Which installation it was made under."""
         self.decided = decided
         self.open = open_writes
         self.looked = looked
@@ -87,21 +87,39 @@ VIEW: Final[ContextVar[View | None]] = ContextVar("otelctx.environment", default
 _probe: Final[ContextVar[None]] = ContextVar("otelctx.probe")
 
 epoch = 0
+"""How many installations there have been."""
+
+_since: Mapping[str, int] = {}
+"""The installation since which each name is declared. Replaced as a whole, never changed."""
 
 
-def forget() -> None:
-    """Let no view count that was made so far."""
-    global epoch
-    epoch += 1
+def declare(names: Iterable[str]) -> None:
+    """A new installation declares `names`, and no others: what was decided for these counts on, all else no more."""
+    global epoch, _since
+    started = epoch + 1
+    _since = {name: _since.get(name, started) for name in names}
+    epoch = started
+
+
+def declare_too(name: str) -> None:
+    """The installation declares `name` from now on."""
+    global _since
+    _since = {**_since, name: epoch}
+
+
+def counts(name: str, view: View) -> bool:
+    """Whether what `view` says of `name` counts: whether the name has been declared ever since."""
+    since = _since.get(name)
+    return since is not None and since <= view.epoch
 
 
 def decision(place: Place, name: str) -> Decision:
     """What the current context has decided for `name` at `place`."""
     view = VIEW.get()
-    if view is None or view.epoch != epoch:
+    if view is None:
         return REAL
     names = view.decided.get(place)
-    return REAL if names is None else names.get(name, REAL)
+    return REAL if names is None or name not in names or not counts(name, view) else names[name]
 
 
 def _this_context() -> Context | None:
@@ -118,25 +136,35 @@ def _this_context() -> Context | None:
 class Draft:
     """The current context's view, to be changed and then kept."""
 
-    __slots__ = ("_context", "decided", "looked", "open")
+    __slots__ = ("_context", "_epoch", "decided", "looked", "open")
 
     def __init__(self) -> None:
+        self._epoch = epoch
         view = VIEW.get()
         self._context = _this_context()
         self.decided: dict[Place, Mapping[str, str | None]] = {}
         self.open: dict[str, tuple[Write, ...]] = {}
         self.looked: Mapping[str, tuple[Place, str | None]] = {}
-        if view is None or view.epoch != epoch:
+        if view is None:
             return
-        self.decided.update(view.decided)
-        if view.home is not None and self._context is not None and view.home() is self._context:
-            self.open.update(view.open)
-            self.looked = view.looked
+        is_own = view.home is not None and self._context is not None and view.home() is self._context
+        if view.epoch == self._epoch:
+            self.decided.update(view.decided)
+            if is_own:
+                self.open.update(view.open)
+                self.looked = view.looked
+            return
+        for place, names in view.decided.items():
+            if kept := {name: value for name, value in names.items() if counts(name, view)}:
+                self.decided[place] = kept
+        if is_own:
+            self.open.update({name: writes for name, writes in view.open.items() if counts(name, view)})
+            self.looked = {name: seen for name, seen in view.looked.items() if counts(name, view)}
 
     def keep(self) -> None:
         """Make it the current context's view."""
         home = None if self._context is None else weakref.ref(self._context)
-        VIEW.set(View(epoch, self.decided, self.open, self.looked, home))
+        VIEW.set(View(self._epoch, self.decided, self.open, self.looked, home))
 
     def decision(self, place: Place, name: str) -> Decision:
         """What is decided for `name` at `place`."""

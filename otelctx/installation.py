@@ -99,7 +99,6 @@ def _apply(settings: Config, *, unless_installed: bool = False) -> None:
         border.configure(settings.baggage)
         children.configure(settings)
         runtime.adopt()
-        scoped_env.configure(None)  # an environment source's first value is read from the real environment
         flow.use(Registry.from_config(settings, scoped_env.carried(settings), present))
         scoped_env.configure(settings)
         snapshot.refresh(_details(settings, flow.registry))

@@ -188,7 +188,9 @@ class EnvSource(Source):
 
     def __init__(self, name: str, empty: tuple[object, ...] = ()) -> None:
         super().__init__(name, f"env:{name}", empty)
-        self.initial = _initial.setdefault(name, os.environ.get(name))
+        from otelctx import scoped_env  # which imports this module
+
+        self.initial = _initial.setdefault(name, scoped_env.process().get(name))
         """Its value when it was first declared, which is when the process started."""
 
     def read(self) -> Reading:

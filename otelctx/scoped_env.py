@@ -70,27 +70,40 @@ _sources: tuple[Registry, dict[str, list[tuple[int, Key, EnvSource]]]] | None = 
 
 
 def configure(settings: Config | None) -> None:
-    """Take the mode and the declared names from `settings`; None: off. Views that contexts still have count no more."""
+    """Take the mode and the declared names from `settings`; None: off.
+
+    What contexts have written to names that were declared, and are so still, counts on: such a name is at no moment the
+    real environment's.
+    """
     global mode, names, _claims, _behaviour_only, _parts, _prefix, _hides, _predicate, _environ, _sources
     with _lock:
-        env_view.forget()
         env_races.forget()
-        mode, names, _claims, _prefix, _sources = "off", frozenset(), frozenset(), None, None
         # Somebody has put a mapping of his own in its place: that one is not patched.
         if settings is None or settings.scoped_env.mode == "off" or type(os.environ) is not os._Environ:
+            mode, names, _claims, _prefix, _sources = "off", frozenset(), frozenset(), None, None
+            env_view.declare(())
             return
         _environ = os.environ
         claim, hide = settings.claim, settings.scoped_env.hide_claim
-        _behaviour_only = _Names(map(_normal, claim.behaviour_only))
-        _parts = {_normal(name): part for part, name in claim.env.items()}
-        _hides, _predicate = bool(hide), claim.predicate if hide == "auto" else None
-        _prefix = None if claim.env_prefix is None else _normal(claim.env_prefix)
+        prefix = None if claim.env_prefix is None else _normal(claim.env_prefix)
         given = _Names(map(_normal, settings.scoped_env.names))
-        prefixed = {name for name in given if _prefix is not None and name.startswith(_prefix)}
-        _claims = _Names({*_parts, *prefixed} - _behaviour_only)
-        names = _Names({*given, *_claims})
+        prefixed = {name for name in (*given, *names, *_real_names()) if prefix is not None and name.startswith(prefix)}
+        behaviour_only = _Names(map(_normal, claim.behaviour_only))
+        parts = {_normal(name): part for part, name in claim.env.items()}
+        claims = _Names({*parts, *prefixed} - behaviour_only)
+        declared = _Names({*given, *claims})
+        env_view.declare(declared)
+        # Each is replaced as a whole: whoever looks at them meanwhile finds a name that stays in the old and the new.
+        _prefix, _behaviour_only, _parts, _claims, names, _sources = (
+            prefix,
+            behaviour_only,
+            parts,
+            claims,
+            declared,
+            None,
+        )
+        _hides, _predicate = bool(hide), claim.predicate if hide == "auto" else None
         mode = "observe" if settings.mode == "observe" else settings.scoped_env.mode
-    expand()
 
 
 def carried(settings: Config) -> tuple[ContextVarSource, ...]:
@@ -109,8 +122,12 @@ def _normal(name: str) -> str:
 def expand() -> None:
     """Declare each variable that the real environment has, and whose name has the claim's prefix."""
     if _prefix is not None:
-        for name in [_environ.decodekey(key) for key in list(_environ._data)]:
+        for name in _real_names():
             declares(name)
+
+
+def _real_names() -> list[str]:
+    return [_environ.decodekey(key) for key in list(_environ._data)]
 
 
 def declares(name: str) -> bool:
@@ -121,6 +138,9 @@ def declares(name: str) -> bool:
     if _prefix is None or not name.startswith(_prefix) or name in _behaviour_only:
         return False
     with _lock:
+        if _prefix is None or not name.startswith(_prefix) or name in names:
+            return name in names  # there is another installation
+        env_view.declare_too(name)
         _claims = _Names({*_claims, name})
         names = _Names({*names, name})
     return True
@@ -145,7 +165,7 @@ class _RealEnvironment(Mapping[str, str]):
         return value
 
     def __iter__(self) -> Iterator[str]:
-        return iter([_environ.decodekey(key) for key in list(_environ._data)])
+        return iter(_real_names())
 
     def __len__(self) -> int:
         return len(_environ._data)
@@ -239,10 +259,10 @@ def read(name: str) -> Decision:
 
 def written(view: object, now: Flow) -> dict[str, str | None]:
     """What `view` decides where the flow `now` writes: for work that goes where no view can go."""
-    if not isinstance(view, View) or view.epoch != env_view.epoch:
+    if not isinstance(view, View):
         return {}
     places = {name: view.decided.get(place_of(name, now), {}) for name in names}
-    return {name: decided[name] for name, decided in places.items() if name in decided}
+    return {name: decided[name] for name, decided in places.items() if name in decided and env_view.counts(name, view)}
 
 
 def view_of(decisions: Mapping[str, str | None], now: Flow) -> View | None:

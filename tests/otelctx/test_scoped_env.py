@@ -7,6 +7,7 @@ import copy
 import ctypes
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
@@ -1065,6 +1066,105 @@ def test_a_copy_of_the_real_environment_gives_a_child_of_a_shed_context_no_claim
             assert (child.get(TASK), child.get(RUN), child[KEY], child[FLAG]) == (None, None, "A", "real")
             child = child_by_run(env={**base, TASK: "t9"})
             assert child[TASK] == "t9"
+
+
+# --- installed again --------------------------------------------------------------------------------------------------
+
+
+def test_what_a_context_wrote_counts_on_where_its_name_is_still_declared(scope: Scope) -> None:
+    scope()
+    with otelctx.bind(session="A"):
+        os.environ[FLAG], os.environ[KEY], os.environ[RUN] = "A's", "another", "1"
+        scope(spans="never")
+        assert (seen(FLAG), seen(KEY), seen(RUN)) == ("A's", "another", "1")
+        assert (really(FLAG), really(KEY), really(RUN)) == (None, None, None)
+        os.environ[RUN] = "2"  # and so it does after a write of now
+        scope(spans="auto")
+        assert (seen(FLAG), seen(RUN)) == ("A's", "2")
+        del os.environ[FLAG]
+        assert seen(FLAG) is None
+
+
+def test_a_bracket_that_is_open_when_it_is_installed_again_is_undone_where_it_wrote(scope: Scope) -> None:
+    scope()
+    with otelctx.bind(session="A"), process_has_as_well(FLAG, "the process's"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(FLAG, "A's")
+            scope(spans="never")
+        data()[os.fsencode(FLAG)] = b"newer"
+        assert seen(FLAG) == "newer"
+
+
+def test_what_was_written_to_a_name_that_was_not_declared_in_between_does_not_come_back(scope: Scope) -> None:
+    scope()
+    without = {"mode": "scope", "names": [KEY]}
+    with otelctx.bind(session="A"):
+        os.environ[FLAG], os.environ[KEY] = "old", "kept"
+        scope(scoped_env=without)
+        assert seen(FLAG) is None
+        with process_has_as_well(FLAG, "the process's"):
+            os.environ[KEY] = "newer"  # a view that is made anew does not take the old one along
+            scope()
+            assert (seen(FLAG), seen(KEY)) == ("the process's", "newer")
+
+
+@contextmanager
+def process_has_as_well(name: str, value: str) -> Iterator[None]:
+    data()[os.fsencode(name)] = os.fsencode(value)
+    try:
+        yield
+    finally:
+        del data()[os.fsencode(name)]
+
+
+def test_installing_again_from_within_a_session_does_not_take_its_view_for_what_the_process_started_with(
+    scope: Scope,
+) -> None:
+    scope()
+    keys._initial.clear()
+    with otelctx.bind(session="A"):
+        os.environ[KEY] = "A's"
+        scope(spans="never")
+    assert keys._initial[KEY] is None
+
+
+def test_while_it_is_installed_again_and_again_no_write_of_a_session_reaches_the_real_environment(scope: Scope) -> None:
+    scope()
+    before = real()
+    interval = sys.getswitchinterval()
+    started, over = threading.Barrier(4), threading.Event()
+    faults: list[str] = []
+
+    def run(session: str) -> None:
+        with otelctx.bind(session=session):
+            started.wait(10)
+            for number in count():
+                if over.is_set():
+                    return
+                for name in (FLAG, RUN):
+                    os.environ[name] = f"{session} {number}"
+                    if (found := os.environ.get(name)) != f"{session} {number}":
+                        faults.append(f"{session} reads {found}")
+                if left := {name: really(name) for name in (FLAG, RUN) if really(name) is not None}:
+                    faults.append(f"the process has {left}")
+                if faults:
+                    return
+
+    threads = [threading.Thread(target=run, args=(session,)) for session in "ABC"]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        started.wait(10)
+        for number in range(60):
+            scope(spans=("never", "auto")[number % 2])
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    assert faults == []
+    assert real() == before
 
 
 # --- all at once -----------------------------------------------------------------------------------------------------
