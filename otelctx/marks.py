@@ -201,10 +201,11 @@ class Marks:
                     self._add(item, None)
         self._unmarked = max(0, size - self._count)
 
-    def follow(self, item: Any, carried: Carried | None, at_most: int) -> None:
-        """`item` has been put behind all others. More than `at_most` marks are not to be relied on."""
+    def follow(self, item: Any, carried: Carried | None, size: Callable[[], int]) -> None:
+        """`item` has been put behind all others. More marks than `size` are not to be relied on."""
         self._add(item, carried)
-        if self._count > at_most:
+        count = self._count  # before the size: a signal handler may put something in between
+        if count > (at_most := size()):
             self.forget(at_most)
 
     def lead(self, item: Any) -> Carried | None:
@@ -240,9 +241,9 @@ class Marks:
         if isinstance(known, deque):
             carried = (known.pop() if self._is_lifo else known.popleft())[1]
             if not known:
-                del self._by_id[number]
+                self._by_id.pop(number, None)
             return carried
-        del self._by_id[number]
+        self._by_id.pop(number, None)  # a signal handler's put may have been here, and forgotten it
         return known[1]
 
 

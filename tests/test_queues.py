@@ -19,6 +19,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -744,6 +745,47 @@ def test_a_simple_queue_and_what_stands_in_front_of_it_are_one_queue() -> None:
     assert got_by_a_worker(items, 1) == [("around", of(None))]
     with pytest.raises(queue.Empty):
         items.get_nowait()
+
+
+def test_whatever_line_of_a_put_or_a_get_a_signal_handler_puts_something_in_each_item_has_its_own_key(
+    install: Install, request: pytest.FixtureRequest
+) -> None:
+    install(keys=KEYS)
+    request.addfinalizer(partial(sys.settrace, sys.gettrace()))
+
+    def interrupted_at(line: int) -> tuple[bool, list[tuple[str, object]]]:
+        items = otelctx.adopting(queue.SimpleQueue[str]())
+        left = line
+
+        def trace(frame: Any, event: str, _: object) -> Any:
+            nonlocal left
+            if frame.f_code.co_filename.endswith(("marks.py", "queues.py")) and event == "line":
+                left -= 1
+                if left == 0:  # as a signal handler, in the thread that is in the middle of it
+                    sys.settrace(None)
+                    with acting_as("handler"):
+                        items.put("handler")
+            return trace
+
+        def put() -> None:
+            with acting_as("main"):
+                items.put("main")
+
+        sys.settrace(trace)
+        contextvars.copy_context().run(put)
+        seen = [contextvars.copy_context().run(lambda: (items.get(), KEY.get(ABSENT)))]
+        sys.settrace(None)
+        while not items.empty():
+            seen.append(contextvars.copy_context().run(lambda: (items.get(), KEY.get(ABSENT))))
+        return left <= 0, seen
+
+    for line in itertools.count(1):
+        was_interrupted, seen = interrupted_at(line)
+        assert [item for item, who in seen if item != who] == []
+        assert len(seen) == 1 + was_interrupted
+        if not was_interrupted:
+            break
+    assert line > 20
 
 
 @pytest.mark.usefixtures("on")

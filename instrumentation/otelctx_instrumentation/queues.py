@@ -346,7 +346,7 @@ def _front_for(base: Any) -> Any:
             carried = adoption.departing(marks.name)
             with self._lock:
                 done = plain.put(*args, **kwargs)
-                marks.follow(args[0] if args else kwargs["item"], carried, plain.qsize() + self._waiting)
+                marks.follow(args[0] if args else kwargs["item"], carried, lambda: plain.qsize() + self._waiting)
         marks.let_go()
         return done
 
@@ -360,8 +360,8 @@ def _front_for(base: Any) -> Any:
                 self._waiting -= 1
             raise
         with self._lock:
-            self._waiting -= 1
             carried = self._otelctx_marks.lead(item)
+            self._waiting -= 1  # now: a put in between, by a signal handler, counts the marks
         if _is_on and self._otelctx_marks.on:
             adoption.adopt(carried, self)
         return item
