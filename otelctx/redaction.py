@@ -36,7 +36,7 @@ def redact(value: str | None) -> str | None:
     if value is None or _values == "omit":
         return None
     try:
-        return _plain(value) if _values == "plain" else PREFIX + signing.digest(value)
+        return encodable(value) if _values == "plain" else PREFIX + signing.digest(value)
     except Exception as exc:  # whatever went wrong, the value must not be what comes out
         pass_on(exc)
         return None
@@ -47,5 +47,6 @@ def shown(value: str | None) -> str | None:
     return None if value is None else redact(value) or ("…" if value else value)
 
 
-def _plain(value: str) -> str:
+def encodable(value: str) -> str:
+    """`value`; a lone surrogate in it, for which an exporter would drop all that goes with it, as its escape."""
     return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")

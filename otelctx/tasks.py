@@ -23,7 +23,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otelctx import alerts, cron, faults, flow, metrics, policy, runtime, spans
+from otelctx import alerts, cron, faults, flow, metrics, policy, redaction, runtime, spans
 from otelctx import snapshot as snapshots
 from otelctx.claim import SHED, Claim, Inherited
 from otelctx.departure import Departure
@@ -305,7 +305,7 @@ def arrival(
         why = str(exc)
     except Exception as exc:
         faults.internal_error("task", exc, "a message's carrier is not read")
-    job = said.tick or job
+    job = redaction.encodable(said.tick or job)
     kind = policy.CRON if is_cron or said.tick is not None else policy.TASK if attempt <= 1 else policy.RETRY
     minted = cron.key_of_run(runner, job) if kind == policy.CRON else _key_of_message(runner, job, said.nonce)
     snapshot = _arriving(said, kind, minted, attempt, is_tick=is_cron)

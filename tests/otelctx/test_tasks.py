@@ -244,6 +244,17 @@ def test_a_ticks_run_has_a_root_span_with_a_link_to_the_tick(spans: InMemorySpan
     assert run.context.trace_id != tick.get_span_context().trace_id
 
 
+def test_a_job_whose_name_is_no_text_has_a_span_that_can_be_exported(spans: InMemorySpanExporter) -> None:
+    for job, carrier in (("a\ud800", None), ("b", tasks.depart(policy.CRON, runner="r", job="a\ud800"))):
+        spans.clear()
+        with tracer.start_as_current_span("worker"):
+            _run(carrier, job=job)
+        names = [span.name for span in spans.get_finished_spans()]
+        assert [name for name in names if name != "worker"] == [f"{'cron' if carrier else 'task'} a\\ud800"]
+        texts = [text for span in spans.get_finished_spans() for text in (span.name, *(span.attributes or {}).values())]
+        assert json.dumps(texts, ensure_ascii=False).encode()
+
+
 def test_a_run_is_under_the_span_that_the_runners_own_instrumentation_has_for_it(spans: InMemorySpanExporter) -> None:
     with tracer.start_as_current_span("send") as sent:
         carrier = tasks.depart()
