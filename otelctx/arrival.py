@@ -115,6 +115,8 @@ def _with_all_set(snapshot: Snapshot, fn: Callable[..., R], args: tuple[Any, ...
     try:
         return fn(*args, **kwargs)
     finally:
+        if snapshot.flow.registry is not flow.registry:
+            flow.take_back()
         for token in reversed(tokens):
             token.var.reset(token)
         otel.var.reset(otel)
@@ -146,6 +148,8 @@ def attached(snapshot: Snapshot, *, whole: bool = False, ends: bool = False) -> 
     try:
         yield
     finally:
+        if snapshot.flow.registry is not flow.registry:
+            flow.take_back()
         # In place of the block's own context it may be closed in another one, as a generator may be.
         is_ours = whole or any(var is flow.STATE and _is_still(var, raw) for var, _, raw in tokens) or not tokens
         for var, token, raw in reversed(tokens):
@@ -196,6 +200,7 @@ def _as_it_stands(snapshot: Snapshot) -> flow.State | None:
             binding.value,
             {var: stands.get(var, raw) if raw is MISSING else raw for var, raw in binding.raws.items()},
             minted=binding.minted,
+            awaited=binding.awaited,
         )
         for name, binding in state.bound.items()
     }

@@ -10,6 +10,9 @@ departure is absent there.
 it was absent, the source's ``unset`` sentinel, or one of its ``empty`` values. Anything else is carried as the text
 that the source reads in it, and otherwise arrives absent, which is counted.
 
+**A variable of a module that is not imported yet** is given its raw value as soon as the work, in the context in
+which it arrived, has imported it; otelctx imports nothing by itself.
+
 **The claim** arrives as it departed, whatever the other process's environment says: held, shed, or none.
 
 **Where otelctx is off** (the parent turned it on in code, and the child does not), the keys arrive all the same: in the
@@ -131,12 +134,17 @@ def _packed(snapshot: Snapshot) -> str:
     for key, before, value in zip(arriving.registry.keys, departed.values, arriving.values, strict=True):
         binding = None if arriving.state is None else arriving.state.bound.get(key.name)
         counts = binding is not None and binding.value == value
+        awaited: Mapping[str, Any] = {} if binding is None else binding.awaited
         packed: dict[str, Any] = {
             "name": key.name,
             "attribute": key.attribute,
             "baggage": key.baggage,
             "value": value,
-            "sources": [_source(source, raws[source]) for source in key.settable if source in raws],
+            "sources": [
+                _source(source, _raw(source, raws[source]) if source in raws else awaited[source.path])
+                for source in key.settable
+                if source in raws or source.path in awaited
+            ],
         }
         if counts:
             packed["bound"] = "minted" if binding is not None and binding.minted else "bound"
@@ -151,8 +159,8 @@ def _packed(snapshot: Snapshot) -> str:
     return json.dumps(content, separators=(",", ":"))
 
 
-def _source(source: ContextVarSource, raw: object) -> dict[str, Any]:
-    packed: dict[str, Any] = {"path": source.path, "raw": _raw(source, raw)}
+def _source(source: ContextVarSource, raw: Any) -> dict[str, Any]:
+    packed: dict[str, Any] = {"path": source.path, "raw": raw}
     if source.unset_path is not None:
         packed["unset"] = source.unset_path
     empty = [_plain(value) for value in source.empty]
@@ -175,9 +183,14 @@ def _plain(raw: object) -> Any:
     return MISSING
 
 
+def awaited(raw: object) -> Any:
+    """`raw`, a string, an integer, a UUID, or None for a source that is cleared, as a `flow.Binding` awaits it."""
+    return _CLEARED if raw is None else _plain(raw)
+
+
 def _raw(source: ContextVarSource, raw: object) -> Any:
     if raw is MISSING:
-        return ["absent"]
+        return _ABSENT
     if raw is source.unset:
         return ["unset"]
     reading, plain = source.reading(raw), _plain(raw)
@@ -189,7 +202,11 @@ def _raw(source: ContextVarSource, raw: object) -> Any:
         return reading
     name = place.attribute(type(raw), "__qualname__")
     faults.internal_error("carrier", message=f"{source.label} holds a {name}, which arrives absent")
-    return ["absent"]
+    return _ABSENT
+
+
+_ABSENT: Final = ["absent"]
+_CLEARED: Final = ["empty", None]
 
 
 def _claim(now: Flow) -> dict[str, Any]:
@@ -417,6 +434,8 @@ def _unpacked(text: str, is_on: bool) -> Snapshot | None:
     elif flow.registry.unresolved():
         flow.discover()
     snapshot = _unpack(content)
+    if not is_on:
+        _watch_imports()
     make_room(_read, READ)
     _read[known] = flow.registry, runtime.variable, snapshot
     return snapshot
@@ -461,6 +480,25 @@ def _declare(packed: list[dict[str, Any]]) -> None:
 _declared: Final[list[KeyConfig]] = []
 
 
+def _watch_imports() -> None:
+    """Where otelctx is off, look for the variables of a module that the work imports by itself."""
+    for source in flow.registry.unresolved():
+        for path in (source.path, source.unset_path):
+            module = "" if path is None else path.partition(":")[0]
+            if module and module not in sys.modules and module not in _watched:
+                from otelctx_instrumentation.patching import when_imported
+
+                _watched.add(module)
+                when_imported(module, _discover)
+
+
+def _discover(module: object) -> None:
+    flow.discover()
+
+
+_watched: Final[set[str]] = set()
+
+
 def _unpack(content: dict[str, Any]) -> Snapshot:
     if "baggage" in content and not runtime.is_adopted() and runtime.load():
         snapshots.refresh()  # it is in use where the work comes from, so whoever asks for baggage here is to find it
@@ -470,7 +508,7 @@ def _unpack(content: dict[str, Any]) -> Snapshot:
     readings: dict[ContextVar[Any], object] = dict.fromkeys(declared.vars, MISSING)
     for key in declared.keys:
         readings.update(
-            (source.var, _restored(source, raws[source.path]))
+            (source.var, restored(source, raws[source.path]))
             for source in key.settable
             if source.var is not None and source.path in raws
         )
@@ -478,9 +516,11 @@ def _unpack(content: dict[str, Any]) -> Snapshot:
     for key in declared.keys:
         packed = values.get(key.name, {})
         value, how = packed.get("value"), packed.get("bound")
-        if how is not None or flow.value_of(key, readings, None) != value:
+        paths = [source.path for source in key.settable if source.var is None]
+        awaited = {path: raws[path] for path in paths if raws.get(path, _ABSENT) != _ABSENT}
+        if how is not None or awaited or flow.value_of(key, readings, None) != value:
             own = {source.var: readings[source.var] for source in key.settable if source.var is not None}
-            bound[key.name] = flow.Binding(value, own, minted=how == "minted")
+            bound[key.name] = flow.Binding(value, own, minted=how == "minted", awaited=awaited)
             if value is not None:
                 key.bound()
     claim = _claimed(content["claim"]) if "claim" in content else None
@@ -522,7 +562,7 @@ def _value(packed: Any) -> object:
     return UUID(text)
 
 
-def _restored(source: ContextVarSource, packed: Any) -> object:
+def restored(source: ContextVarSource, packed: Any) -> object:
     """The raw value for `source`, whose markers need not mean here what they did where it departed."""
     if isinstance(packed, list):
         if packed[0] == "absent":

@@ -13,6 +13,8 @@ from __future__ import annotations
 import _thread
 import itertools
 from contextvars import Context, ContextVar
+from contextvars import Token as VarToken
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from otelctx import forks, runtime
@@ -44,12 +46,28 @@ _discovering = _thread.RLock()
 forks.renew_in_child(globals(), "_discovering", _thread.RLock)
 
 
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
 class Binding:
     """A value that otelctx was told for a key, and what the application's own variables said at that moment."""
 
-    __slots__ = ("minted", "raws", "value")
+    __slots__ = ("awaited", "given", "minted", "raws", "value")
 
-    def __init__(self, value: str | None, raws: Mapping[ContextVar[Any], object], *, minted: bool = False) -> None:
+    def __init__(
+        self,
+        value: str | None,
+        raws: Mapping[ContextVar[Any], object],
+        *,
+        minted: bool = False,
+        awaited: Mapping[str, Any] = _NOTHING,
+        given: tuple[VarToken[Any], ...] = (),
+    ) -> None:
+        self.awaited = awaited
+        """By their sources' paths, what variables of modules that this process has not imported yet are to be given as
+        soon as it has (as `otelctx.carrier` packs it): work may import them by itself."""
+        self.given = given
+        """How to take back what they have been given."""
         self.value = value
         """None: the key was shed here."""
         self.minted = minted
@@ -286,7 +304,46 @@ def discover(report: Callable[[ContextVarSource, Exception], None] | None = None
             from otelctx import snapshot
 
             snapshot.refresh()
+    state = STATE.get()
+    if found and state is not None:
+        try:
+            bound = {name: _with_what_is_awaited(name, binding) for name, binding in state.bound.items()}
+            if bound != state.bound:
+                STATE.set(State(bound, state.claim, ended=state.ended, origin=state.origin))
+        except Exception as exc:
+            pass_on(exc)
+            from otelctx import faults
+
+            faults.internal_error("source", exc)
     return found
+
+
+def _with_what_is_awaited(name: str, binding: Binding) -> Binding:
+    """Set, in the current context, the variables of the key `name` that were not there when its work arrived."""
+    if not binding.awaited or name not in registry.names:
+        return binding
+    from otelctx import carrier
+
+    awaited, raws, given = dict(binding.awaited), dict(binding.raws), binding.given
+    for source in registry.keys[registry.names[name]].settable:
+        if source.var is None or source.path not in awaited:
+            continue
+        raw = carrier.restored(source, awaited.pop(source.path))
+        if raw is not MISSING and source.var.get(MISSING) is MISSING:  # else the work has set it by itself
+            raws[source.var] = raw
+            given = (*given, source.var.set(raw))
+    return Binding(binding.value, raws, minted=binding.minted, awaited=awaited, given=given)
+
+
+def take_back() -> None:
+    """Unset the variables that the current context's work has been given when it imported them."""
+    state = STATE.get()
+    for binding in () if state is None else state.bound.values():
+        for token in binding.given:
+            try:
+                token.var.reset(token)
+            except (ValueError, RuntimeError):  # given to another context, or taken back already
+                continue
 
 
 def _report(source: ContextVarSource, exc: Exception) -> None:

@@ -23,7 +23,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otelctx import alerts, cron, faults, flow, metrics, policy, redaction, runtime, spans
+from otelctx import alerts, carrier, cron, faults, flow, metrics, policy, redaction, runtime, spans
 from otelctx import snapshot as snapshots
 from otelctx.claim import SHED, Claim, Inherited
 from otelctx.departure import Departure
@@ -351,7 +351,9 @@ def _arriving(said: _Message, kind: int, minted: str, attempt: int, *, is_tick: 
             arriving[key.name] = flow.Binding(value, raws, minted=True)
         else:
             raws = {var: _raw_of(source, brought) for source, var in settable}
-            arriving[key.name] = departed[key.name] = flow.Binding(brought.value, raws)
+            missing = [source.path for source in key.settable if source.var is None]
+            awaited = {path: carrier.awaited(brought.raws[path]) for path in missing if path in brought.raws}
+            arriving[key.name] = departed[key.name] = flow.Binding(brought.value, raws, awaited=awaited)
             before.update(raws)
         carried = carried or brought is not None
         after.update(raws)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -917,6 +918,105 @@ def test_keys_arrive_in_children_of_an_interpreter_without_site(tmp_path: Path) 
     first = (False, work.Seen("A", "A", "A", None)), ("T", "T")
     then = (False, work.Seen("A", "B", "B", None)), ("T", "T")
     assert run(tmp_path, PROGRAM, "spawn", "by code", flags=["-S"]) == [*first, *then]
+
+
+IMPORTED_BY_THE_WORK = """
+import multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor
+
+import otelctx
+
+def first():
+    assert "application" not in sys.modules
+    return seen()
+
+def seen():
+    import application
+    return application.KEY.get("absent"), application.TENANT.get("absent"), otelctx.get("session")
+
+def of_a_child():
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(first).result()
+
+if __name__ == "__main__":
+    import application
+    if sys.argv[1] == "by code":
+        keys = {name: {"sources": [{"contextvar": f"application:{var}"}]} for name, var in application.NAMES.items()}
+        otelctx.install(keys=keys)
+    application.KEY.set("A")
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        with otelctx.bind(session="B"):
+            told = [pool.submit(work).result() for work in (of_a_child, first, seen)]
+        application.KEY.set("C")
+        application.TENANT.set("T")
+        print([*told, pool.submit(seen).result()])
+"""
+
+
+@pytest.mark.parametrize("way", ["by code", "by itself"])
+def test_a_variable_of_a_module_that_the_work_imports_by_itself_is_as_it_departed(tmp_path: Path, way: str) -> None:
+    (tmp_path / "application.py").write_text(
+        """
+from contextvars import ContextVar
+KEY, TENANT = ContextVar("KEY"), ContextVar("TENANT")
+NAMES = {"session": "KEY", "tenant": "TENANT"}
+        """
+    )
+    (tmp_path / "otelctx.toml").write_text(
+        """
+        keys.session.sources = [{ contextvar = "application:KEY" }]
+        keys.tenant.sources = [{ contextvar = "application:TENANT" }]
+        """
+    )
+    on = {"OTELCTX_ENABLED": "true", "OTELCTX_CONFIG": str(tmp_path / "otelctx.toml")} if way == "by itself" else {}
+    under_b = ("A", "absent", "B")
+    of_a_child = under_b if on else ("absent", "absent", None)  # what hops from where otelctx is off is not seen to
+    assert run(tmp_path, IMPORTED_BY_THE_WORK, way, **on) == [of_a_child, under_b, under_b, ("C", "T", "C")]
+
+
+@pytest.fixture
+def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a module, with an application's variable in it, that is there to be imported."""
+    name = f"late_{uuid.uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text("from contextvars import ContextVar\nKEY = ContextVar('KEY')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def departed(install: Install, late: str) -> tuple[str, carrier.Hop]:
+    """What departed as A, for a process in which that module is not there yet."""
+    keys = {"session": {"sources": [{"contextvar": f"{late}:KEY"}]}}
+    install(keys=keys)
+    with set_to(importlib.import_module(late).KEY, "A"):
+        carried = carrier.packed(carrier.departing(otelctx.capture(), PROCESS, None), PROCESS)
+    otelctx.uninstall()
+    del sys.modules[late]
+    install(keys=keys)
+    return carried
+
+
+def test_what_work_has_been_given_by_an_import_is_not_left_to_whoever_comes_next(
+    late: str, departed: tuple[str, carrier.Hop]
+) -> None:
+    def given() -> object:
+        return importlib.import_module(late).KEY.get("absent")
+
+    def here() -> tuple[object, object]:
+        with set_to(work.UNDECLARED, "the worker's"):  # work runs in place
+            return carrier.arrive(departed[0], departed[1], given, (), {}), given()
+
+    assert Context().run(here) == ("A", "absent")
+
+
+def test_a_binding_of_the_work_counts_whatever_it_imports_then(late: str, departed: tuple[str, carrier.Hop]) -> None:
+    def bound() -> tuple[object, ...]:
+        with otelctx.bind(session="B"):
+            key = importlib.import_module(late).KEY
+            return key.get("absent"), otelctx.get("session")
+
+    assert Context().run(lambda: carrier.arrive(departed[0], departed[1], bound, (), {})) == ("absent", "B")
 
 
 STANDARD_LIBRARY_ONLY = """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from opentelemetry import context as otel_context
@@ -20,6 +22,7 @@ from tests.conftest import set_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -96,6 +99,31 @@ def test_a_variable_that_was_absent_at_departure_is_absent_in_the_run() -> None:
         carrier = tasks.depart()
     with set_to(KEY, "stale"):
         assert _run(carrier)[:2] == ("A", "absent")
+
+
+@both_ways
+@pytest.mark.parametrize("value", ["A", 7, UUID(int=3)])
+def test_a_variable_of_a_module_that_the_task_imports_by_itself_is_as_it_departed(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any, value: object
+) -> None:
+    late = f"late_{uuid4().hex}"
+    (tmp_path / f"{late}.py").write_text("from contextvars import ContextVar\nKEY = ContextVar('KEY')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    keys = {"session": {"sources": [{"contextvar": f"{late}:KEY"}]}}
+
+    def sees() -> tuple[object, object]:
+        return importlib.import_module(late).KEY.get("absent"), otelctx.get("session")
+
+    install(keys=keys)
+    with set_to(importlib.import_module(late).KEY, value):
+        carrier = tasks.depart()
+    otelctx.uninstall()
+    del sys.modules[late]  # the worker's process has not imported it
+    install(keys=keys)
+    with set_to(TENANT, "the worker's"):
+        assert run(carrier, sees) == (value, str(value))
+        assert sees() == ("absent", None)
+    del sys.modules[late]
 
 
 @pytest.mark.parametrize("value", ["", None, 0, 7, "7", UUID(int=3), "a b\n\0%,;=é€😀", "x" * 1024])
