@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import multiprocessing
+import multiprocessing.forkserver
 import multiprocessing.queues
 import pickle
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ import pytest
 import otelctx
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.conftest import Install
 
 TIMEOUT = 40.0
@@ -78,6 +81,16 @@ METHODS = [
 ]
 
 
+@pytest.fixture
+def own_server() -> Iterator[None]:
+    """The server of "forkserver" has the environment in which it was started: it is this test's alone."""
+    server: Any = multiprocessing.forkserver._forkserver
+    server._stop()
+    yield
+    server._stop()
+
+
+@pytest.mark.usefixtures("own_server")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize(("kind", "method"), METHODS)
 def test_a_child_gets_each_item_under_its_putters_key(
