@@ -1019,6 +1019,27 @@ def test_a_binding_of_the_work_counts_whatever_it_imports_then(late: str, depart
     assert Context().run(lambda: carrier.arrive(departed[0], departed[1], bound, (), {})) == ("absent", "B")
 
 
+A_START_THAT_FAILS = """
+import multiprocessing
+import otelctx
+
+if __name__ == "__main__":
+    otelctx.install()
+    process = multiprocessing.Process()
+    process._parent_pid = 0
+    try:
+        process.start()
+    except AssertionError as exc:
+        pass
+    multiprocessing.set_start_method("spawn")
+    print([multiprocessing.get_start_method(), "run" in vars(process)])
+"""
+
+
+def test_a_start_that_fails_does_not_choose_the_start_method(tmp_path: Path) -> None:
+    assert run(tmp_path, A_START_THAT_FAILS) == ["spawn", False]
+
+
 STANDARD_LIBRARY_ONLY = """
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor

@@ -13,7 +13,8 @@ find one in its environment.
 
 What escapes: ``os.fork`` keeps the context of the thread that forks, by itself. A child that cannot import otelctx
 could not run what is sent, so its work is sent as it is and arrives without a key: one that is spawned by another
-interpreter (``multiprocessing.set_executable``), or where ``sys.path``, which the child is given, does not lead to it.
+interpreter (``multiprocessing.set_executable``), or where ``sys.path``, which the child is given, does not lead to it. So does a spawned
+process whose ``run`` is a property of its class, which an instance's own does not come before.
 """
 
 from __future__ import annotations
@@ -169,7 +170,9 @@ def _prepare(process: BaseProcess, captured: Snapshot) -> _Runner | Run | None:
     """Give `process`, which is to be started, a runner; None where it is to have none."""
     method = getattr(process, "_start_method", None)
     if method is None:
-        method = sys.modules["multiprocessing.context"]._default_context.get_start_method()
+        chosen = sys.modules["multiprocessing.context"]._default_context
+        # To ask for it would be to choose it, and this start may fail.
+        method = chosen.get_start_method(allow_none=True) or chosen._default_context.get_start_method()
     if getattr(process, "_popen", None) is not None or not carrier.can_arrive(
         method
     ):  # started already: the original says so
