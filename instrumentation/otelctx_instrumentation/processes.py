@@ -13,8 +13,8 @@ find one in its environment.
 
 What escapes: ``os.fork`` keeps the context of the thread that forks, by itself. A child that cannot import otelctx
 could not run what is sent, so its work is sent as it is and arrives without a key: one that is spawned by another
-interpreter (``multiprocessing.set_executable``), or where ``sys.path``, which the child is given, does not lead to it. So does a spawned
-process whose ``run`` is a property of its class, which an instance's own does not come before.
+interpreter (``multiprocessing.set_executable``), or where ``sys.path``, which the child is given, does not lead to it.
+A spawned process whose ``run`` is a property of its class runs that one: an instance's own does not come before it.
 """
 
 from __future__ import annotations
