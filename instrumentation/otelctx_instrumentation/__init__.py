@@ -50,12 +50,13 @@ def modules() -> tuple[ModuleType, ...]:
         sched,
         schedule,
         subprocess,
+        taskiq,
         threads,
         tracing,
     )
 
     del environ, functions, owners, queues
-    runners = apscheduler, aiocron, discord, sched, schedule, celery, rq, huey, dramatiq, arq
+    runners = apscheduler, aiocron, discord, sched, schedule, celery, rq, huey, dramatiq, arq, taskiq
     return (
         threads,
         futures,
