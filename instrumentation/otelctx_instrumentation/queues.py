@@ -309,10 +309,10 @@ def _class_for(base: type, kind: _Kind) -> type:
             **{name: wraps(getattr(base, name))(method) for name, method in replaced.items()},
             "__reduce_ex__": __reduce_ex__,
             "__class__": property(lambda _: base),
-            _BASE: base,
             _MARKS: _unmarked(),
         },
     )
+    type.__setattr__(made, _BASE, base)  # last, by which others find it: its methods have `made` now
     return made  # type: ignore[no-any-return]
 
 
@@ -538,10 +538,10 @@ def _class_between_processes(base: type, *, is_simple: bool) -> type:
             **attributes,
             "__reduce_ex__": __reduce_ex__,
             "__class__": property(lambda _: base),
-            _BASE: base,
             _MARKS: _unmarked(),
         },
     )
+    type.__setattr__(made, _BASE, base)  # last, by which others find it: its methods have `made` now
     return made  # type: ignore[no-any-return]
 
 
