@@ -1,7 +1,7 @@
 """The table of `docs/runners.md`: what a job sees, each cell as a program that runs has seen it.
 
 ``python -m tests.runners.table`` (``make runners-table``) writes the table anew; `test_table` compares each cell.
-A runner's tests add their rows to `ROWS`; the ones in `WAITING` have none yet.
+A runner's tests add their rows to `ROWS`. Task queues have a table of their own, in `docs/task-queues.md`.
 """
 
 from __future__ import annotations
@@ -132,16 +132,12 @@ ROWS = [
     Row("a loop of asyncio's", "started by A, with `@cron_job`", _stdlib("asyncio_loop", "run")),
 ]
 
-WAITING = ("Celery", "RQ", "Huey", "taskiq", "APScheduler 4")
-
 
 def lines() -> list[str]:
     """The table, as it is measured now."""
     head = ["runner", "situation", *MODES]
     measured = [[row.runner, row.situation, *(row.cell(mode) for mode in MODES.values())] for row in ROWS]
-    told = {row.runner.split(",")[0].strip("`") for row in ROWS}
-    waiting = [[name, "not measured yet", *["" for _ in MODES]] for name in WAITING if name not in told]
-    return ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *measured, *waiting)]
+    return ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *measured)]
 
 
 def documented() -> dict[tuple[str, str, str], str]:
