@@ -148,11 +148,11 @@ def deliver(
         if not verdict.deliver:
             metrics.mismatch_counted(mismatch)
             return
-        token = _delivery.enter()
+        mark = _delivery.enter()
         try:
             _deliver(replace(mismatch, held_back=verdict.held_back), span, parent, _settings)
         finally:
-            _delivery.leave(token)
+            _delivery.leave(mark)
         faults.log_kept()
     except Exception as exc:
         internal_error("alerts", exc, "an alert is not delivered")

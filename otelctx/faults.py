@@ -64,7 +64,7 @@ def log_kept() -> None:
     """Log the faults that could not be logged when they happened, if it is possible now. Never raises; thread-safe."""
     if not _kept or _logging_it.active():
         return
-    token = _logging_it.enter()
+    mark = _logging_it.enter()
     try:
         logger = _logger()
         if logger is not None:
@@ -73,17 +73,17 @@ def log_kept() -> None:
     except Exception as fault:  # a log handler that raises: the rest waits for the next occasion
         pass_on(fault)
     finally:
-        _logging_it.leave(token)
+        _logging_it.leave(mark)
 
 
 @contextmanager
 def unlogged() -> Iterator[None]:
     """Within the block faults are kept for the next occasion: the caller holds a lock that logging may want."""
-    token = _logging_it.enter()
+    mark = _logging_it.enter()
     try:
         yield
     finally:
-        _logging_it.leave(token)
+        _logging_it.leave(mark)
 
 
 def _log(logger: logging.Logger, fault: _Fault, exc: BaseException | None) -> None:
