@@ -507,6 +507,10 @@ ODD: Final = {
             os.environ.get("APP_SESSION")
             KEY.set("A")
         signal.setitimer(signal.ITIMER_REAL, 0)
+        os.environ["APP_SESSION"] = KEY.get()  # one whose key all sources agree on: enforce runs it for certain
+        future = Future()
+        future.add_done_callback(called.append)
+        future.set_result(1)
         print({future.result(10) for future in handled}, {future.result() for future in called})
         pool.shutdown()
     """,
