@@ -72,9 +72,9 @@ def test_no_request_and_no_alert_is_lost_while_the_backend_is_away(
     assert done["answered"] == 2 * round(RATE * SECONDS / 2)
     assert done["answered"] / done["seconds"] >= AT_LEAST
 
-    told = len(re.findall(r"WARNING otelctx: session was foreign ", log.read_text(errors="replace")))
+    told = len(re.findall(r"WARNING otelctx: otelctx: session is another's ", log.read_text(errors="replace")))
     assert told == sum(counted(tmp_path / "metrics.jsonl"))
-    assert told >= done["answered"] / 8  # of two channels' tools, those of the one whose turn did not begin last
+    assert told > 10  # as often as the other channel's turn began in between
 
 
 def counted(file: Path) -> Iterator[int]:
