@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.environments import CHECKOUT
-from tests.runners import test_arq, test_celery, test_dramatiq, test_huey, test_rq
+from tests.runners import test_arq, test_celery, test_dramatiq, test_huey, test_rq, test_taskiq
 from tests.runners.conftest import RunnerPython
 from tests.runners.world import PROGRAMS, Line, NewWorld, World
 
@@ -80,12 +80,24 @@ def arq(new_world: NewWorld, runner_python: RunnerPython, redis: str, variables:
     yield world
 
 
+def taskiq(new_world: NewWorld, runner_python: RunnerPython, redis: str, variables: Column) -> Iterator[World]:
+    python = runner_python(*test_taskiq.VERSIONS["highest"])
+    world = test_taskiq.begin(new_world, python, redis, AMBIENT="C", **variables)
+    test_taskiq.send(world, python, "table")
+    yield world
+    world.start(python, "-m", "taskiq", "scheduler", "taskiq_app:scheduler", AMBIENT="A", EVERY="1")
+    yield world
+
+
+NAMES = {celery: "Celery", rq: "RQ", huey: "Huey", dramatiq: "Dramatiq", arq: "arq", taskiq: "taskiq"}
+
+
 @pytest.mark.parametrize("column", list(COLUMNS))
-@pytest.mark.parametrize("runner", [celery, rq, huey, dramatiq, arq])
+@pytest.mark.parametrize("runner", list(NAMES), ids=NAMES.get)
 def test_the_table_of_queues_says_what_is_seen(
     runner: Callable[..., Iterator[World]], column: str, new_world: NewWorld, runner_python: RunnerPython, redis: str
 ) -> None:
-    name = {celery: "Celery", rq: "RQ", huey: "Huey", dramatiq: "Dramatiq", arq: "arq"}[runner]
+    name = NAMES[runner]
     if column == "OpenTelemetry" and runner is not celery:
         assert set(written(name, column).values()) == {"none"}
         return
