@@ -54,19 +54,22 @@ def spawning() -> Iterator[None]:
         _SPAWNING.reset(token)
 
 
-def environment(given: Mapping[str, str] | None, process: Mapping[str, str]) -> dict[str, str] | None:
+def environment(
+    given: Mapping[str, str] | None, process: Mapping[str, str], *, may_tell: bool = True
+) -> dict[str, str] | None:
     """The environment for a child that was to get `given` (None: the process's own, `process`); None to leave it so.
 
-    Never raises; thread-safe.
+    Never raises; thread-safe. `may_tell`: whether alerts may be delivered, which needs locks of others.
     """
     try:
         if given is not None and any(isinstance(name, bytes) for name in given):
             given = {os.fsdecode(name): os.fsdecode(value) for name, value in given.items()}
-        changes = _changes(process if given is None else given, process)
+        changes = _changes(process if given is None else given, process, may_tell=may_tell)
         if not changes:
             return None
         if mode.current() == "observe":
-            _report(changes, process if given is None else given)
+            if may_tell:
+                _report(changes, process if given is None else given)
             return None
         child = dict(process if given is None else given)
         for name, value in changes.items():
@@ -97,13 +100,13 @@ def _report(changes: Mapping[str, str | None], child: Mapping[str, str]) -> None
         alerts.deliver(mismatch, None, None)
 
 
-def _changes(child: Mapping[str, str], process: Mapping[str, str]) -> dict[str, str | None]:
+def _changes(child: Mapping[str, str], process: Mapping[str, str], *, may_tell: bool) -> dict[str, str | None]:
     changes = {
         name: value
         for name, value in {**_keys(), **_claim(child, process), **_view(child, process)}.items()
         if child.get(name) != value and (child is process or child.get(name) == process.get(name))
     }
-    if _SPAWNING.get():
+    if may_tell and _SPAWNING.get():
         _report_undeclared(child, process)
     if _carrier:
         changes.update(_carried(child))

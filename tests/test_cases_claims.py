@@ -400,10 +400,49 @@ def _by_asyncio(arguments: list[str]) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    "start", [_by_spawnv, _by_spawnlp, _by_spawnve, _by_system, _by_popen, _by_posix_spawn, _by_asyncio]
-)
+def _by_execv(arguments: list[str]) -> None:
+    _by_fork(lambda: os.execv(sys.executable, arguments))
+
+
+def _by_execlp(arguments: list[str]) -> None:
+    _by_fork(lambda: os.execlp(sys.executable, *arguments))
+
+
+def _by_execvpe(arguments: list[str]) -> None:
+    _by_fork(lambda: os.execvpe(sys.executable, arguments, dict(os.environ)))
+
+
+def _by_fork(execute: Callable[[], object]) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            execute()
+        finally:
+            os._exit(70)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def _by_pty(arguments: list[str]) -> None:
+    import pty
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        try:
+            os.execlp(arguments[0], *arguments)
+        finally:
+            os._exit(70)
+    status = os.waitpid(pid, 0)[1]
+    os.close(terminal)
+    assert status == 0
+
+
+STARTS = [_by_spawnv, _by_spawnlp, _by_spawnve, _by_system, _by_popen, _by_posix_spawn, _by_asyncio]
+STARTS += [_by_execv, _by_execlp, _by_execvpe, _by_pty]
+
+
+@pytest.mark.parametrize("start", STARTS)
 @pytest.mark.usefixtures("worker")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_however_a_child_is_started_it_gets_this_contexts_key_and_no_shed_claim(
     start: Callable[[list[str]], None], tmp_path: Any
 ) -> None:
@@ -414,6 +453,37 @@ def test_however_a_child_is_started_it_gets_this_contexts_key_and_no_shed_claim(
     shown = json.loads(report.read_text())
     assert claim_in(shown) == {"BOARD_BRANCH": "main"}
     assert shown["APP_SESSION"] == "A"
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_observe_leaves_what_a_forked_child_executes_as_it_is(install: Install, tmp_path: Any) -> None:
+    install(claim=CLAIM, keys={"session": {"sources": SOURCES}}, mode="observe")
+    report = tmp_path / "report.json"
+    program = f"import json, os; json.dump({{n: os.environ.get(n) for n in {SHOWN!r}}}, open({str(report)!r}, 'w'))"
+    with otelctx.bind(session="A"), otelctx.shed_claim():
+        _by_execv([sys.executable, "-I", "-c", program])
+    shown = json.loads(report.read_text())
+    assert claim_in(shown) == HELD
+    assert shown["APP_SESSION"] is None
+
+
+BEGINS_ANEW = f"""
+import os, sys, otelctx
+otelctx.install(claim={CLAIM!r}, keys={{"session": {{"sources": {SOURCES!r}}}}})
+with otelctx.bind(session="A"), otelctx.shed_claim():
+    os.execv(sys.executable, [sys.executable, "-I", "-c", {PROGRAM!r}])
+"""
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_process_that_begins_anew_does_so_as_everybodys_whoever_asked_for_it() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", BEGINS_ANEW], capture_output=True, text=True, check=True, timeout=30, env=dict(os.environ)
+    )
+    shown = json.loads(result.stdout)
+    assert claim_in(shown) == {**HELD, "OTELCTX_CLAIM": "none"}  # as the process itself was started here
+    assert shown["APP_SESSION"] is None
 
 
 def _report_environment(queue: Any) -> None:

@@ -5,7 +5,12 @@ What is patched and why there: each of these decides what environment the child 
 ``os.system``, multiprocessing's spawn by ``_posixsubprocess.fork_exec``) are given an environment of their own where it
 has to differ. The process's environment is never written.
 
-What escapes: ``os.exec*`` (no child), ``os.fork`` (the child is this process, with its identity), whatever forks in C.
+``os.exec*`` is a child's where the process has been forked (`pty.spawn` and its like); all of them end in ``execv`` or
+``execve``. A process that was not is about to begin anew (a reloader), as everybody's: it keeps its environment, whoever
+asks for that. A forked server's worker that begins anew is not told from a child.
+
+What escapes: ``os.fork`` (the child is this process, with its identity), whatever forks in C. In observe nothing is said
+of an ``exec``: a lock that an exporter needs may be held by a thread that the forked process does not have.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from otelctx import children, cron, scoped_env
+from otelctx import children, cron, forks, scoped_env
 from otelctx_instrumentation import owners
 from otelctx_instrumentation.patching import Active, Patch
 
@@ -82,6 +87,30 @@ def _spawn_with_environment(original: Callable[..., Any], active: Active) -> Cal
         return original(mode, file, args, env if changed is None else changed)
 
     return spawn
+
+
+def _environment_after_fork(given: Any, active: Active) -> dict[str, str] | None:
+    if not active.on or not forks.is_child():
+        return None
+    return children.environment(given, scoped_env.process(), may_tell=False)
+
+
+def _execv(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def execv(path: Any, argv: Any, /) -> Any:
+        changed = _environment_after_fork(None, active)
+        if changed is None:
+            return original(path, argv)
+        return getattr(os.execve, "__wrapped__", os.execve)(path, argv, changed)
+
+    return execv
+
+
+def _execve(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def execve(path: Any, argv: Any, env: Any) -> Any:
+        changed = _environment_after_fork(env, active)
+        return original(path, argv, env if changed is None else changed)
+
+    return execve
 
 
 def _system(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
@@ -176,6 +205,8 @@ PATCHES = (
     Patch("os", "spawnvp", _spawn_without_environment),
     Patch("os", "spawnve", _spawn_with_environment),
     Patch("os", "spawnvpe", _spawn_with_environment),
+    Patch("os", "execv", _execv),
+    Patch("os", "execve", _execve),
     Patch("os", "system", _system),
     Patch("_posixsubprocess", "fork_exec", _fork_exec),
 )
