@@ -478,9 +478,8 @@ with otelctx.bind(session="A"), otelctx.shed_claim():
 
 @pytest.mark.usefixtures("worker")
 def test_a_process_that_begins_anew_does_so_as_everybodys_whoever_asked_for_it() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", BEGINS_ANEW], capture_output=True, text=True, check=True, timeout=30, env=dict(os.environ)
-    )
+    command = [sys.executable, "-c", BEGINS_ANEW]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30, env=dict(os.environ))
     shown = json.loads(result.stdout)
     assert claim_in(shown) == {**HELD, "OTELCTX_CLAIM": "none"}  # as the process itself was started here
     assert shown["APP_SESSION"] is None

@@ -6,11 +6,11 @@ What is patched and why there: each of these decides what environment the child 
 has to differ. The process's environment is never written.
 
 ``os.exec*`` is a child's where the process has been forked (`pty.spawn` and its like); all of them end in ``execv`` or
-``execve``. A process that was not is about to begin anew (a reloader), as everybody's: it keeps its environment, whoever
-asks for that. A forked server's worker that begins anew is not told from a child.
+``execve``. A process that was not forked is about to begin anew (a reloader), as everybody's: it keeps its environment,
+whoever asks for that. A forked server's worker that begins anew is not told from a child.
 
-What escapes: ``os.fork`` (the child is this process, with its identity), whatever forks in C. In observe nothing is said
-of an ``exec``: a lock that an exporter needs may be held by a thread that the forked process does not have.
+What escapes: ``os.fork`` (the child is this process, with its identity), whatever forks in C. In observe nothing is
+said of an ``exec``: a lock that an exporter needs may be held by a thread that the forked process does not have.
 """
 
 from __future__ import annotations
