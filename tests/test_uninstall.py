@@ -540,6 +540,30 @@ def test_installing_from_many_threads_at_once_is_installing_once(install: Instal
     assert all(own(patch) is before[key] for key, patch in PATCHES.items())
 
 
+class Subscripted:
+    def __getitem__(self, key: str) -> str:
+        return "plain"
+
+
+def _twice(original: Callable[..., Any], active: patching.Active) -> Callable[..., Any]:
+    def __getitem__(self: Subscripted, key: str) -> str:  # noqa: N807
+        return f"patched {original(self, key)}"
+
+    return __getitem__
+
+
+def test_a_subscription_is_what_is_patched_however_often_that_was_done() -> None:
+    def read() -> set[str]:
+        return {thing["key"] for _ in range(300)}  # often enough for CPython to specialise it
+
+    thing = Subscripted()
+    for _ in range(600):  # CPython 3.13 gives a class a thousand versions
+        patching.apply([patching.Patch(__name__, "Subscripted.__getitem__", _twice)])
+        assert read() == {"patched plain"}
+        patching.undo()
+        assert read() == {"plain"}
+
+
 def test_an_install_with_wrong_settings_leaves_everything_as_it_was(install: Install) -> None:
     before = {key: own(patch) for key, patch in PATCHES.items()}
     with pytest.raises(otelctx.ConfigError):

@@ -79,6 +79,22 @@ class _Applied:
             delattr(self.owner, self.name)
         else:
             setattr(self.owner, self.name, theirs.without_left_over(self.own))
+        _look_up_anew(self.name, self.replacement)
+
+
+_replaced: list[object] = []
+
+
+def _look_up_anew(name: str, replaced: object) -> None:
+    """Have ``thing[key]`` find what is there now, in place of `replaced`.
+
+    CPython 3.13 does not see that by itself in a class that has been changed a thousand times: code that it has
+    specialised for such a subscription goes on calling the function that it knew, as long as that one has not changed;
+    and it looks there even when the function is gone.
+    """
+    if name == "__getitem__" and type(replaced) is FunctionType and sys.version_info[:2] == (3, 13):
+        replaced.__defaults__ = replaced.__defaults__
+        _replaced.append(replaced)
 
 
 _lock = _thread.RLock()
@@ -172,6 +188,7 @@ def _apply(patch: Patch) -> None:
                 replacement.__module__ = patch.module  # `os.system` is called posix's, where the original still is
         own = activation.original_of(vars(owner).get(name, _ABSENT), owner)
         wrapt.apply_patch(owner, name, replacement)
+        _look_up_anew(name, own)
         _applied[patch.module, patch.path] = _Applied(
             owner, name, own, replacement, active, getattr(replacement, "__code__", None)
         )
