@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 else:
     Loader = object  # its methods are enough, and its module is not imported at interpreter start
 
-__all__ = ["bootstrap", "is_armed", "switched_by"]
+__all__ = ["bootstrap", "is_armed", "switched_by", "truth"]
 
 # Their import is no sign of an application: ourselves, what `site` and `runpy` look for, and the libraries that patch
 # the standard library for cooperative threads. These want to be first, and activating imports `ssl` and `threading`.
@@ -45,8 +45,8 @@ def switched_by(environ: Mapping[str, str]) -> bool | None:
     ``OTELCTX_ENABLED`` decides where it is set; ``OTELCTX_AUTO_INSTRUMENT=true`` implies it. ``0``, ``false``, ``no``
     and ``off``, in any case, mean off, any other value means on, and an empty one counts as not set.
     """
-    enabled = _truth(environ.get("OTELCTX_ENABLED"))
-    return enabled if enabled is not None else _truth(environ.get("OTELCTX_AUTO_INSTRUMENT")) or None
+    enabled = truth(environ.get("OTELCTX_ENABLED"))
+    return enabled if enabled is not None else truth(environ.get("OTELCTX_AUTO_INSTRUMENT")) or None
 
 
 def bootstrap() -> None:
@@ -72,13 +72,14 @@ def is_armed() -> bool:
     return _finder is not None
 
 
-def _truth(value: str | None) -> bool | None:
+def truth(value: str | None) -> bool | None:
+    """Read a switch in the environment; None for one that is empty or not set."""
     word = (value or "").strip().lower()
     return word not in ("0", "false", "no", "off") if word else None
 
 
 def _auto_instrument_wanted(environ: Mapping[str, str]) -> bool:
-    if not _truth(environ.get("OTELCTX_AUTO_INSTRUMENT")):
+    if not truth(environ.get("OTELCTX_AUTO_INSTRUMENT")):
         return False
     from otelctx.auto_instrument import allows, program_of
 

@@ -275,3 +275,78 @@ def test_a_test_alert_without_an_sdk_reaches_the_log(project: Path) -> None:
 
 def test_nothing_of_an_alert_is_sent_unasked(project: Path) -> None:
     assert examined(project)["test_alert"] is None
+
+
+def test_a_test_alert_is_sent_where_the_environment_says(project: Path) -> None:
+    (project / "to_file-1.dist-info").mkdir()
+    (project / "to_file-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: to-file\nVersion: 1\n")
+    (project / "to_file-1.dist-info" / "entry_points.txt").write_text(
+        "[opentelemetry_traces_exporter]\notlp_proto_grpc = to_file:Exporter\n"
+    )
+    (project / "to_file.py").write_text(
+        "from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult\n"
+        "class Exporter(SpanExporter):\n"
+        "    def export(self, spans):\n"
+        "        with open('spans.json', 'a') as file:\n"
+        "            file.writelines(span.to_json() for span in spans)\n"
+        "        return SpanExportResult.SUCCESS\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        environ = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}",
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_LOGS_EXPORTER": "none",
+            "PYTHONPATH": str(project),
+        }
+        report = examined(project, "--test-alert", **environ)
+    assert report["problems"] == []
+    assert report["test_alert"]["span"].removeprefix("trace ") in (project / "spans.json").read_text()
+
+
+def test_a_test_alert_that_an_exporter_could_not_send_is_a_problem(project: Path) -> None:
+    (project / "traced_app.py").write_text(
+        "import logging\n"
+        "from opentelemetry import trace\n"
+        "from opentelemetry.sdk.trace import TracerProvider\n"
+        "from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter\n"
+        "class Refused(SpanExporter):\n"
+        "    def export(self, spans):\n"
+        "        logging.getLogger('opentelemetry.exporter.any').error('Failed to export: %s', 'refused')\n"
+        "provider = TracerProvider()\n"
+        "provider.add_span_processor(BatchSpanProcessor(Refused()))\n"
+        "trace.set_tracer_provider(provider)\n"
+    )
+    done = doctor(project, "--json", "--module", "traced_app", "--test-alert")
+    problems = json.loads(done.stdout)["problems"]
+    assert len(problems) == 1
+    assert problems[0].startswith("test alert: span: trace ")
+    assert problems[0].endswith("but it was not sent: Failed to export: refused")
+
+
+def test_a_test_alert_with_an_exporter_that_is_not_installed_is_a_problem(project: Path) -> None:
+    report = examined(project, "--test-alert", OTEL_TRACES_EXPORTER="nobodys")
+    assert len(report["problems"]) == 1
+    assert "test alert: span: nowhere: the SDK cannot be set up as the environment says" in report["problems"][0]
+
+
+def test_what_auto_instrumentation_sends_by_default_is_examined(project: Path) -> None:
+    auto = {"OTELCTX_AUTO_INSTRUMENT": "true", "OTELCTX_AUTO_INSTRUMENT_PROGRAMS": "another"}
+    report = examined(project, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", **auto)
+    assert [one["endpoint"] for one in report["exporters"]] == [
+        f"http://localhost:4318/v1/{signal}" for signal in ("traces", "metrics", "logs")
+    ]
+    assert len(report["problems"]) == sum(not one["answers"] for one in report["exporters"])
+
+
+@pytest.mark.parametrize(("switch", "count"), [("true", 1), ("false", 0)])
+def test_auto_instrumentation_without_a_distribution_is_a_problem(project: Path, switch: str, count: int) -> None:
+    (project / "without.py").write_text(
+        "from otelctx.cli.doctor import versions\n"
+        "installed = versions.installed\n"
+        "versions.installed = lambda: {n: v for n, v in installed().items() if n != 'opentelemetry-distro'}\n"
+    )
+    auto = {"OTELCTX_AUTO_INSTRUMENT": switch, "OTELCTX_AUTO_INSTRUMENT_PROGRAMS": "another"}
+    report = examined(project, "--module", "without", **auto)
+    assert [problem.partition(":")[0] for problem in report["problems"]] == [
+        "OTELCTX_AUTO_INSTRUMENT needs opentelemetry-distro"
+    ] * count

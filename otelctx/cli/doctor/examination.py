@@ -42,12 +42,11 @@ def examine(module: str | None, *, with_alert: bool) -> Report:
         report.problems.extend(line for found in report.sources if (line := sources.problem(found)))
         _look_at_exporters(report)
         if with_alert:
-            report.test_alert = alarm.send()
-            report.problems.extend(
-                f"test alert: {channel}: {where}"
-                for channel, where in report.test_alert.items()
-                if "not sen" in where or (where.startswith("nowhere") and channel in ("log", "callbacks"))
+            named = any(
+                os.environ.get(f"OTEL_{signal}_EXPORTER", "").strip() for signal in ("TRACES", "METRICS", "LOGS")
             )
+            report.test_alert = alarm.send(auto_instrumented=bool(report.exporters) or named)
+            report.problems.extend(line for went in report.test_alert.items() if (line := alarm.problem(*went)))
     _look_at_the_log(report)
     return report
 
@@ -128,17 +127,19 @@ def _look_at_patches(report: Report, settings: config.Config) -> None:
 
 
 def _look_at_exporters(report: Report) -> None:
-    report.exporters = list(exporters.configured())
+    is_auto = bool(bootstrap.truth(os.environ.get("OTELCTX_AUTO_INSTRUMENT")))
+    has_distro = "opentelemetry-distro" in report.versions
+    report.exporters = list(exporters.configured(by_default=is_auto and has_distro))
     report.problems.extend(
         f"{one.signal}: {one.endpoint} does not answer: {one.detail}" for one in report.exporters if not one.answers
     )
-    if not report.exporters:
+    if is_auto and not has_distro:
+        report.problems.append("OTELCTX_AUTO_INSTRUMENT needs opentelemetry-distro: pip install 'otelctx[otlp]'")
+    elif not report.exporters:
         report.notes.append(
             "no OTLP exporter is named in the environment (OTEL_EXPORTER_OTLP_ENDPOINT): alerts go to the log, and to "
             "whatever SDK the application sets up itself"
         )
-    elif "opentelemetry-distro" not in report.versions and os.environ.get("OTELCTX_AUTO_INSTRUMENT"):
-        report.problems.append("OTELCTX_AUTO_INSTRUMENT needs opentelemetry-distro: pip install 'otelctx[otlp]'")
 
 
 def _look_at_the_log(report: Report) -> None:

@@ -21,13 +21,16 @@ _SIGNALS: Final = {"traces": "v1/traces", "metrics": "v1/metrics", "logs": "v1/l
 _OTLP: Final = {"otlp", "otlp_proto_http", "otlp_proto_grpc"}
 
 
-def configured(environ: Mapping[str, str] = os.environ) -> Iterator[Exporter]:
-    """Each signal that the environment sends by OTLP, and whether its endpoint answers."""
+def configured(environ: Mapping[str, str] = os.environ, *, by_default: bool = False) -> Iterator[Exporter]:
+    """Each signal that the environment sends by OTLP, and whether its endpoint answers.
+
+    `by_default`: also those for which it names neither an exporter nor an endpoint, as auto-instrumentation does it.
+    """
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return
     for signal, path in _SIGNALS.items():
         chosen = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip()
-        if not _is_otlp(chosen, signal, environ):
+        if not (_is_otlp(chosen, signal, environ) or (by_default and not chosen)):
             continue
         protocol = _of(signal, "PROTOCOL", environ) or "grpc"
         if chosen in ("otlp_proto_http", "otlp_proto_grpc"):
