@@ -12,6 +12,9 @@ What is patched and why there:
   by job store and id, since jobs are pickled into their stores. It goes when the job does (``remove_job``,
   ``remove_all_jobs``, ``remove_jobstore``).
 * ``modify_job``, which ``reschedule_job`` goes through: who makes a one-shot job of a recurring one has added it.
+* ``BaseScheduler._real_add_job`` and ``Job._modify`` are what these do under the scheduler's lock, so that whose a job
+  is stands in the table before anybody runs it. Nothing of ours holds that lock while the application's code runs: an
+  import of the job's module, a listener.
 * ``BaseScheduler._process_jobs`` is the scheduler at work, on an event loop in the context of the last one who has
   touched it. It works for everybody, without key and span.
 
@@ -25,6 +28,7 @@ import _thread
 import re
 import sys
 import time
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
@@ -60,8 +64,8 @@ class _Added(NamedTuple):
 
 
 _added: WeakKeyDictionary[Any, dict[_Place, _Added]] = WeakKeyDictionary()
-_lock = _thread.allocate_lock()
-forks.renew_in_child(globals(), "_lock", _thread.allocate_lock)
+_lock = _thread.RLock()  # re-entrant: a signal handler may interrupt the thread that holds it
+forks.renew_in_child(globals(), "_lock", _thread.RLock)
 
 
 def _jobs_of(scheduler: Any) -> dict[_Place, _Added]:
@@ -101,37 +105,85 @@ _STORE: Final = 10
 
 def _add_job(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def add_job(self: Any, *args: Any, **kwargs: Any) -> Any:
-        place: _Place | None = None
+        adding: _Adding | None = None
         if active.on:
             try:
                 args, kwargs, place = _with_id(args, kwargs)
+                if place is not None:
+                    adding = _Adding(place, _one_shot(args[0] if args else kwargs.get("func")))
             except Exception as exc:
                 faults.internal_error("apscheduler", exc)
-        if place is None:
+        if adding is None:
             return original(self, *args, **kwargs)
-        # Re-entrant, and held by whoever runs jobs: none runs before it is noted, or as somebody who cannot add it.
-        with self._jobstores_lock:
-            before = _jobs_of(self).get(place)
-            try:
-                _note(self, place, _one_shot(args[0] if args else kwargs.get("func")))
-            except Exception as exc:
-                faults.internal_error("apscheduler", exc)
-            try:
-                job = original(self, *args, **kwargs)
-            except BaseException:
-                _jobs_of(self).pop(place, None)
-                if before is not None:
-                    _note(self, place, before)
-                raise
-            try:
-                added = _jobs_of(self).get(place)
-                if added is not None and not _is_one_shot(job):
-                    _note(self, place, added._replace(departure=None))
-            except Exception as exc:
-                faults.internal_error("apscheduler", exc)
-            return job
+        # No lock of the scheduler's is held around the original, which may import the job's module. Into a scheduler
+        # that runs, the job is put by `_real_add_job`; in one that does not run yet it waits for `start`.
+        undo = _note_waiting(self, adding)
+        token = _ADDING.set(adding)
+        try:
+            job = original(self, *args, **kwargs)
+        except BaseException:
+            undo()
+            raise
+        finally:
+            _ADDING.reset(token)
+        if getattr(job, "_jobstore_alias", None) is None:
+            adding.note(self, job)
+        return job
 
     return add_job
+
+
+class _Adding(NamedTuple):
+    """A job that is being added."""
+
+    place: _Place
+    added: _Added
+
+    def note(self, scheduler: Any, job: Any) -> None:
+        """Remember whose `job` is, which has been added. Never raises."""
+        try:
+            one_shot = self.added if _is_one_shot(job) else self.added._replace(departure=None)
+            _note(scheduler, self.place, one_shot)
+        except Exception as exc:
+            faults.internal_error("apscheduler", exc)
+
+
+_ADDING: Final[ContextVar[_Adding | None]] = ContextVar("otelctx.apscheduler.adding", default=None)
+
+
+def _note_waiting(scheduler: Any, adding: _Adding) -> Callable[[], None]:
+    """Note what waits for the scheduler to start, which another thread may do at any time; return what undoes it."""
+    try:
+        if scheduler.running:
+            return _nothing
+        jobs = _jobs_of(scheduler)
+        before = jobs.get(adding.place)
+        _note(scheduler, adding.place, adding.added)
+    except Exception as exc:
+        faults.internal_error("apscheduler", exc)
+        return _nothing
+
+    def undo() -> None:
+        jobs.pop(adding.place, None)
+        if before is not None:
+            _note(scheduler, adding.place, before)
+
+    return undo
+
+
+def _nothing() -> None:
+    """Undo nothing."""
+
+
+def _really_add_job(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def _real_add_job(self: Any, job: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, job, *args, **kwargs)
+        adding = _ADDING.get()
+        if active.on and adding is not None and adding.place[1] == job.id:
+            adding.note(self, job)  # before anybody runs it: the scheduler's lock is held here
+        return result
+
+    return _real_add_job
 
 
 def _with_id(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], _Place | None]:
@@ -152,25 +204,39 @@ def _with_id(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, 
 
 def _modify_job(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def modify_job(self: Any, *args: Any, **changes: Any) -> Any:
-        if not active.on:
+        is_noted = active.on and ("trigger" in changes or changes.get("next_run_time") is not None)
+        token = _MODIFYING.set([self] if is_noted else [])
+        try:
             return original(self, *args, **changes)
-        with self._jobstores_lock:
-            job = original(self, *args, **changes)
-            try:
-                if "trigger" in changes or changes.get("next_run_time") is not None:
-                    _note_change(self, job)
-            except Exception as exc:
-                faults.internal_error("apscheduler", exc)
-            return job
+        finally:
+            _MODIFYING.reset(token)
 
     return modify_job
+
+
+_MODIFYING: Final[ContextVar[list[Any] | None]] = ContextVar("otelctx.apscheduler.modifying", default=None)
+"""The scheduler one of whose jobs is being modified, until that is noted: its listeners are told later."""
+
+
+def _modify(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def _modify(self: Any, **changes: Any) -> Any:
+        result = original(self, **changes)
+        modifying = _MODIFYING.get()
+        if modifying:
+            try:
+                _note_change(modifying.pop(), self)  # before anybody runs it: the scheduler's lock is held here
+            except Exception as exc:
+                faults.internal_error("apscheduler", exc)
+        return result
+
+    return _modify
 
 
 def _note_change(scheduler: Any, job: Any) -> None:
     jobs = _jobs_of(scheduler)
     place = (job._jobstore_alias, job.id)
     if place[0] is None:  # not in a store yet, since the scheduler has not started
-        place = next((known for known in jobs if known[1] == job.id), ("default", job.id))
+        place = next((known for known in [*jobs] if known[1] == job.id), ("default", job.id))
     added = jobs.get(place)
     if _is_one_shot(job):
         if added is None or added.departure is None:
@@ -181,15 +247,18 @@ def _note_change(scheduler: Any, job: Any) -> None:
 
 def _remove_job(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def remove_job(self: Any, *args: Any, **kwargs: Any) -> Any:
+        noted: dict[_Place, _Added] = {}
+        store = args[1] if len(args) > 1 else kwargs.get("jobstore")
+        try:
+            noted = _noted(self, args[0] if args else kwargs.get("job_id"), store)
+        except Exception as exc:
+            faults.internal_error("apscheduler", exc)
         removed = original(self, *args, **kwargs)
         try:
-            job_id = args[0] if args else kwargs.get("job_id")
-            jobstore = args[1] if len(args) > 1 else kwargs.get("jobstore")
-            jobs = _jobs_of(self)
-            for place in [known for known in jobs if known[1] == job_id and jobstore in (None, known[0])]:
-                # Without a store it was removed from the first one that has it.
-                if jobstore is not None or self.get_job(job_id, place[0]) is None:
-                    jobs.pop(place, None)
+            # Without a store it was removed from the first one that has it.
+            if store is None and (len(self._jobstores) > 1 or not self.running):
+                noted = {place: added for place, added in noted.items() if self.get_job(place[1], place[0]) is None}
+            _forget(self, noted)
         except Exception as exc:
             faults.internal_error("apscheduler", exc)
         return removed
@@ -197,16 +266,40 @@ def _remove_job(original: Callable[..., Any], active: Active) -> Callable[..., A
     return remove_job
 
 
+def _noted(scheduler: Any, job_id: Any, store: Any) -> dict[_Place, _Added]:
+    """What is remembered of the job `job_id` in `store`, or in whatever store where that is None."""
+    jobs = _jobs_of(scheduler)
+    if store is not None:
+        places: list[_Place] = [(store, job_id)]
+    elif scheduler.running:
+        places = [(alias, job_id) for alias in [*scheduler._jobstores]]
+    else:  # it waits for the start, with stores that may not be there yet
+        places = [place for place in [*jobs] if place[1] == job_id]
+    return {place: jobs[place] for place in places if place in jobs}
+
+
+def _forget(scheduler: Any, noted: dict[_Place, _Added]) -> None:
+    """Forget what was `noted` of jobs that are gone; whatever was added by the same name since, stays."""
+    jobs = _jobs_of(scheduler)
+    with scheduler._jobstores_lock:
+        for place, added in noted.items():
+            if jobs.get(place) is added:
+                del jobs[place]
+
+
 def _remove_store(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     """``remove_all_jobs(jobstore=None)`` and ``remove_jobstore(alias, …)``: the jobs of one store go, or all."""
 
     def remove(self: Any, *args: Any, **kwargs: Any) -> Any:
-        removed = original(self, *args, **kwargs)
+        noted: dict[_Place, _Added] = {}
         try:
             store = args[0] if args else kwargs.get("jobstore", kwargs.get("alias"))
-            jobs = _jobs_of(self)
-            for place in [known for known in jobs if store in (None, known[0])]:
-                jobs.pop(place, None)
+            noted = {place: added for place, added in _jobs_of(self).copy().items() if store in (None, place[0])}
+        except Exception as exc:
+            faults.internal_error("apscheduler", exc)
+        removed = original(self, *args, **kwargs)
+        try:
+            _forget(self, noted)
         except Exception as exc:
             faults.internal_error("apscheduler", exc)
         return removed
@@ -310,7 +403,9 @@ PATCHES = (
     Patch("apscheduler.executors.base", "BaseExecutor.submit_job", _submit_job),
     Patch("apscheduler.schedulers.base", "BaseScheduler._process_jobs", _process_jobs),
     Patch("apscheduler.schedulers.base", "BaseScheduler.add_job", _add_job),
+    Patch("apscheduler.schedulers.base", "BaseScheduler._real_add_job", _really_add_job),
     Patch("apscheduler.schedulers.base", "BaseScheduler.modify_job", _modify_job),
+    Patch("apscheduler.job", "Job._modify", _modify),
     Patch("apscheduler.schedulers.base", "BaseScheduler.remove_job", _remove_job),
     Patch("apscheduler.schedulers.base", "BaseScheduler.remove_all_jobs", _remove_store),
     Patch("apscheduler.schedulers.base", "BaseScheduler.remove_jobstore", _remove_store),
