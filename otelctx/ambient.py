@@ -12,7 +12,7 @@ from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Final
 
 from otelctx import faults
-from otelctx.keys import EnvSource, GetterSource, Key, Source
+from otelctx.keys import EnvSource, GetterSource, Key, Source, UnresolvedError, may_still_have
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,9 +48,12 @@ def read(source: GetterSource | EnvSource) -> Reading:
     try:
         function = source.function()
         return None if function is None else source.reading(_ask(source, function))
+    except UnresolvedError as exc:
+        if not may_still_have(source.path):
+            faults.wrong_setting("getter", f"{source.label} is not there: {exc}")
     except Exception as exc:
         faults.internal_error("getter", exc, f"{source.label} could not be asked")
-        return None
+    return None
 
 
 def _ask(source: Source, function: Callable[[], object]) -> object:

@@ -181,11 +181,16 @@ def _from_environment(environ: Mapping[str, str], report: Report) -> Iterator[Se
 
 
 def _require_secret(stacks: _Stacks, environ: Mapping[str, str], report: Report) -> None:
-    """Take away every ``sign`` and ``verify`` where there is no secret to do it with."""
+    """Take away every ``sign`` and ``verify`` where there is no secret to do it with; tell of one that is none."""
+    is_told = False
     for path, value in ((("baggage", "outbound"), "sign"), (("baggage", "inbound"), "verify")):
         stack = stacks.get(path, [])
         while stack and stack[-1].value == value and (missing := signing.missing(environ)):
             report.add(stack.pop().place, f"{value!r} needs a secret: {missing}")
+            is_told = True
+    # Digests and messages of task queues need it as well, and do without.
+    if not is_told and signing.is_configured(environ) and (missing := signing.missing(environ)):
+        report.add(*missing.split(": ", 1))
 
 
 def _read(path: str) -> tuple[bytes, str]:

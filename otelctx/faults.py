@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 REMEMBERED: Final = 256
 """How many different faults are remembered as logged; past that, the oldest may be logged again."""
 
+_SETTING: Final = "a setting is wrong and left out"
+
 _Fault = tuple[str, str, str]
+"""The component, the type of the exception (or `_SETTING`: the operator's mistake, not ours) and the message."""
 
 _logged: OrderedDict[_Fault, None] = OrderedDict()
 _kept: deque[tuple[_Fault, BaseException | None]] = deque(maxlen=64)
@@ -46,9 +49,22 @@ def internal_error(component: str, exc: BaseException | None = None, message: st
     """
     if exc is not None:
         pass_on(exc)
+    _tell((component, type(exc).__qualname__ if exc is not None else "", message), exc)
+
+
+def wrong_setting(component: str, message: str) -> None:
+    """Report a setting that is wrong or leads nowhere, as `internal_error` reports a fault: counted, and logged once.
+
+    Args:
+        component: the part of otelctx that does without it.
+        message: which setting, and what is wrong with it.
+    """
+    _tell((component, _SETTING, message), None)
+
+
+def _tell(fault: _Fault, exc: BaseException | None) -> None:
     try:
-        metrics.error_counted(component)
-        fault = (component, type(exc).__qualname__ if exc is not None else "", message)
+        metrics.error_counted(fault[0])
         if fault in _logged:
             return
         _logged[fault] = None
@@ -56,8 +72,8 @@ def internal_error(component: str, exc: BaseException | None = None, message: st
             _logged.popitem(last=False)
         _kept.append((fault, exc))
         log_kept()
-    except Exception as fault:  # nothing is left to tell it to
-        pass_on(fault)
+    except Exception as failure:  # nothing is left to tell it to
+        pass_on(failure)
 
 
 def log_kept() -> None:
@@ -88,8 +104,8 @@ def unlogged() -> Iterator[None]:
 
 def _log(logger: logging.Logger, fault: _Fault, exc: BaseException | None) -> None:
     component, kind, message = fault
-    if component == "configuration":  # the operator's mistake, not ours
-        logger.warning("otelctx: a setting is wrong and left out: %s", message)
+    if kind == _SETTING:
+        logger.warning("otelctx: %s: %s", kind, message)
         return
     text = f"otelctx: internal error in {component}; the application's work goes on"
     detail = ": ".join(part for part in (message, kind) if part)

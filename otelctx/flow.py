@@ -349,7 +349,7 @@ def take_back() -> None:
 def _report(source: ContextVarSource, exc: Exception) -> None:
     from otelctx import faults
 
-    faults.internal_error("source", message=f"{source.label} is not there: {exc}")
+    faults.wrong_setting("source", f"{source.label} is not there: {exc}")
 
 
 def value_of(key: Key, readings: Mapping[ContextVar[Any], object], state: State | None) -> str | None:

@@ -47,10 +47,10 @@ def install(config: str | os.PathLike[str] | Mapping[str, Any] | None = None, /,
 
     Arguments: `config` is the path of a TOML file, or a mapping of the same shape; without it, the file that
     ``OTELCTX_CONFIG`` names. ``overrides`` are settings by their names (``mode="observe"``, ``alerts={"per_minute":
-    5}``). Both are read on top of the presets, and the environment in between, as the design's order has it.
+    5}``). The later counts: presets, `config`, the environment (``OTELCTX_MODE``), `overrides`.
 
     Idempotent: installing again without arguments changes nothing, and with arguments applies the new settings. Raises
-    `ConfigError` for settings that are wrong, and then leaves everything as it was. Thread-safe.
+    `ConfigError` for settings that are wrong, the environment's too, and then leaves everything as it was. Thread-safe.
     """
     if is_installed() and config is None and not overrides:
         return
@@ -70,7 +70,7 @@ def install_from_environment() -> None:
             return
         settings, problems = configuration.load(None)
         for problem in problems:
-            faults.internal_error("configuration", message=problem)
+            faults.wrong_setting("configuration", problem)
         _apply(settings, unless_installed=True)
     except Exception as exc:
         faults.internal_error("install", exc)
@@ -151,7 +151,7 @@ def _report_source(source: ContextVarSource, exc: Exception) -> None:
     if source.label in _reported:
         return
     _reported.add(source.label)
-    faults.internal_error("source", message=f"{source.label} is not there: {exc}")
+    faults.wrong_setting("source", f"{source.label} is not there: {exc}")
 
 
 def uninstall() -> None:

@@ -49,7 +49,7 @@ Reading: TypeAlias = "str | Cleared | None"
 
 
 class UnresolvedError(LookupError):
-    """A source's path leads nowhere, although its module is loaded."""
+    """A source's path leads nowhere, although its module is loaded. The text says why, and not which path it is."""
 
 
 def resolve(path: str) -> Any:
@@ -61,7 +61,17 @@ def resolve(path: str) -> Any:
     try:
         return reduce(getattr, attribute.split("."), sys.modules[module])
     except AttributeError as exc:
-        raise UnresolvedError(f"{path}: {exc}") from exc
+        raise UnresolvedError(_why_not(module, attribute, exc)) from exc
+
+
+def _why_not(module: str, attribute: str, exc: AttributeError) -> str:
+    if "." in attribute:
+        return str(exc)
+    from difflib import get_close_matches
+
+    # Not Python's own words: while a module is being imported they blame a circular import.
+    near = get_close_matches(attribute, vars(sys.modules[module]), n=1)
+    return f"module {module!r} has no attribute {attribute!r}{f'; did you mean {near[0]!r}?' if near else ''}"
 
 
 def is_loading(module: str) -> bool:
@@ -70,6 +80,12 @@ def is_loading(module: str) -> bool:
         return True
     spec = getattr(sys.modules.get(module), "__spec__", None)
     return bool(getattr(spec, "_initializing", False))
+
+
+def may_still_have(path: str) -> bool:
+    """Whether the module of `path` is just being imported, so that what it does not have may still come."""
+    module = path.partition(":")[0]
+    return module != "__main__" and is_loading(module)
 
 
 def is_uuid(kind: type) -> bool:

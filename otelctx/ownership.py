@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from otelctx import alerts, binding, faults, place
 from otelctx.claim import SHED, Claim
-from otelctx.keys import UnresolvedError, resolve
+from otelctx.keys import UnresolvedError, may_still_have, resolve
 from otelctx.mismatch import Mismatch
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def application_says() -> bool | None:
     try:
         return bool(resolve(_predicate)())
     except UnresolvedError as exc:
-        faults.internal_error("claim", message=f"the predicate {_predicate} is not there: {exc}")
+        if not may_still_have(_predicate):
+            faults.wrong_setting("claim", f"the predicate {_predicate} is not there: {exc}")
     except Exception as exc:
         faults.internal_error("claim", exc, f"the predicate {_predicate} could not be asked")
     return None

@@ -46,6 +46,11 @@ class SecretError(ValueError):
     """A secret is configured and cannot be used; the text says why, and holds no part of it."""
 
 
+def is_configured(environ: Mapping[str, str]) -> bool:
+    """Whether `environ` names a secret, usable or not."""
+    return any(environ.get(name, "").strip() for name in ("OTELCTX_SECRET", "OTELCTX_SECRET_FILE"))
+
+
 def has_secret() -> bool:
     """Whether `sign` and `verify` have a usable secret. One that is configured and unusable is reported, once."""
     try:
@@ -243,6 +248,6 @@ def _signature(secret: bytes, message: bytes) -> str:
 
 
 def _report(message: str) -> None:
-    from otelctx.faults import internal_error  # which redacts, and so comes here
+    from otelctx.faults import wrong_setting  # which redacts, and so comes here
 
-    internal_error("secret", message=message)
+    wrong_setting("secret", message)

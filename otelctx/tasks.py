@@ -23,7 +23,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otelctx import alerts, carrier, cron, faults, flow, metrics, policy, redaction, runtime, spans
+from otelctx import alerts, carrier, cron, faults, flow, metrics, policy, redaction, runtime, signing, spans
 from otelctx import snapshot as snapshots
 from otelctx.claim import SHED, Claim, Inherited
 from otelctx.departure import Departure
@@ -168,14 +168,12 @@ def _of_key(key: Key, value: str, now: Flow) -> dict[str, Any]:
 
 def _is_signed_for() -> bool:
     """Whether somebody has configured a secret: one that cannot be used proves nothing, and lets nothing pass."""
-    return any(os.environ.get(name, "").strip() for name in ("OTELCTX_SECRET", "OTELCTX_SECRET_FILE"))
+    return signing.is_configured(os.environ)
 
 
 def _sealed(text: str, message: str) -> str:
     signature = ""
     if _is_signed_for():
-        from otelctx import signing
-
         signature = signing.sign(_PURPOSE, text, message)
     return f"{_VERSION}.{signature}.{text}"
 
@@ -191,8 +189,6 @@ def _opened(carrier: object, message: str) -> _Message:
     if version != _VERSION or not dot:
         raise _BrokenError("it is of no version that is known here")
     if _is_signed_for():
-        from otelctx import signing
-
         if not signature:
             raise _BrokenError("it is not signed")
         if not signing.verify(signature, _PURPOSE, text, message):

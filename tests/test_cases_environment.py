@@ -379,15 +379,34 @@ def test_a_getter_that_hops_itself_is_asked_once_for_each_hop(install: Install, 
     assert errors("getter") == before
 
 
-def test_a_getter_that_is_not_there_is_one_internal_error_and_the_work_runs(
+def test_a_getter_that_is_not_there_is_one_wrong_setting_and_the_work_runs(
     install: Install, caplog: pytest.LogCaptureFixture
 ) -> None:
     install(mode="observe", keys=keys(IN_VARIABLE, getter("no_such_function"), {"getter": "no.such.module:function"}))
     with caplog.at_level(logging.WARNING, "otelctx"), turn_of("A"), ThreadPoolExecutor(1) as pool:
         assert [pool.submit(len, "four").result(TIMEOUT) for _ in range(3)] == [4, 4, 4]
-    complaints = [record.message for record in caplog.records if "internal error" in record.message]
+    complaints = [record for record in caplog.records if "no_such_function" in record.message]
     assert len(complaints) == 1
-    assert "no_such_function" in complaints[0]
+    assert complaints[0].message.startswith("otelctx: a setting is wrong and left out: ")
+    assert complaints[0].exc_info is None
+
+
+def test_a_getter_whose_module_is_just_being_imported_is_no_wrong_setting(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "app_of_the_getter.py").write_text(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "import otelctx\n"
+        "with otelctx.bind(session='A'), ThreadPoolExecutor(1) as pool:\n"
+        "    pool.submit(len, 'four').result()\n"
+        "def current(): return None\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    install(mode="observe", keys=keys(IN_VARIABLE, {"getter": "app_of_the_getter:current"}))
+    before = errors("getter")
+    importlib.import_module("app_of_the_getter")
+    assert errors("getter") == before
+    assert "app_of_the_getter:current" not in caplog.text
 
 
 def test_a_getter_is_asked_in_the_workers_context_and_with_its_arguments(
@@ -417,5 +436,7 @@ def test_a_source_that_its_module_turns_out_not_to_have_is_told_once_when_the_mo
     assert caplog.text == ""
     importlib.import_module("app_of_the_source")
     assert caplog.text.count("app_of_the_source:CURENT is not there") == 1
+    assert "a setting is wrong" in caplog.text
+    assert "has no attribute 'CURENT'; did you mean 'CURRENT'?" in caplog.text
     otelctx.capture()
     assert caplog.text.count("is not there") == 1

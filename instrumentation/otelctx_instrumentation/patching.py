@@ -167,7 +167,7 @@ def _apply(patch: Patch) -> None:
             owner, name, original = wrapt.resolve_path(sys.modules[patch.module], patch.path)
         except AttributeError:
             if patch.is_declared:
-                faults.internal_error("patch", message=f"{patch.module}:{patch.path} is declared, and is not there")
+                faults.wrong_setting("patch", f"{patch.module}:{patch.path} is declared, and is not there")
             return  # or a version of the library that has no such attribute
         if patch.is_own and name not in vars(owner):
             return

@@ -120,7 +120,7 @@ class _Declared:
     def _tell(self, what: str) -> None:
         if not self.is_told:
             self.is_told = True
-            faults.internal_error("queue", message=f"{self.path} is declared, and {what}")
+            faults.wrong_setting("queue", f"{self.path} is declared, and {what}")
 
     def undo(self) -> None:
         """Let it be as a plain queue again, and put the one behind it back where ours still stands for it."""

@@ -219,8 +219,9 @@ def test_the_variable_of_a_part_beats_that_of_its_table() -> None:
 
 
 @pytest.mark.parametrize("name", otelctx.config.PLAIN_VARIABLES)
-def test_variables_that_are_no_settings_are_left_alone(name: str) -> None:
-    assert config_of({}, {name: "anything"}) == Config()
+def test_variables_that_are_no_settings_are_left_alone(name: str, tmp_path: Path) -> None:
+    (tmp_path / "anything").write_text("anything that is no secret")
+    assert config_of({}, {name: str(tmp_path / "anything")}) == Config()  # which is long enough for a secret, too
 
 
 def test_variables_of_others_are_left_alone() -> None:
@@ -506,6 +507,14 @@ def test_signing_and_verifying_need_a_secret(name: str, needs: str, falls_to: st
         falls_to,
         f"{place}OTELCTX_SECRET: the secret is shorter than 16 bytes; `openssl rand -hex 32` makes a good one",
     )
+
+
+def test_a_secret_that_is_none_is_told_whatever_is_to_be_done_with_it() -> None:
+    config, problems = load({"telemetry": {"values": "hash"}}, environ={"OTELCTX_SECRET": "k"})
+    assert config.telemetry.values == "hash"
+    assert problems == ("OTELCTX_SECRET: the secret is shorter than 16 bytes; `openssl rand -hex 32` makes a good one",)
+    assert load({}, environ={"OTELCTX_SECRET": "0123456789abcdef"})[1] == ()
+    assert load({}, environ={"OTELCTX_SECRET_FILE": " "})[1] == ()
 
 
 def test_without_a_secret_the_layer_below_counts() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from otelctx import faults, metrics
-from otelctx.faults import internal_error
+from otelctx.faults import internal_error, wrong_setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,6 +66,14 @@ def test_a_fault_is_counted_each_time_and_logged_once(caplog: pytest.LogCaptureF
     assert "internal error in test.fault" in caplog.text
     assert "a thing does not work: ValueError" in caplog.text
     assert caplog.records[0].exc_info is not None
+
+
+def test_a_wrong_setting_is_counted_each_time_and_logged_once_as_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    before = errors("test.setting")
+    for _ in range(3):
+        wrong_setting("test.setting", "a path leads nowhere")
+    assert errors("test.setting") == before + 3
+    assert caplog.messages == ["otelctx: a setting is wrong and left out: a path leads nowhere"]
 
 
 def test_a_fault_never_raises_whatever_it_is_given_or_wherever_it_is_logged(
