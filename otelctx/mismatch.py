@@ -55,10 +55,14 @@ class Mismatch:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (tuple(self.__getstate__()),)
+
+    def __getstate__(self) -> list[Any]:
+        # Asked for by what stores an exception as something else than a pickle: APScheduler 4's serializers.
         told = self
         if values() != "plain":
             told = replace(self, expected=redact(self.expected), observed=redact(self.observed))
-        return _unpickled, (tuple(getattr(told, name) for name in self.__slots__),)
+        return [getattr(told, name) for name in self.__slots__]
 
 
 def _unpickled(parts: tuple[Any, ...]) -> Mismatch:

@@ -282,12 +282,15 @@ def arrival(
     message: str = "",
     attempt: int = 1,
     is_cron: bool = False,
+    is_schedule: bool = False,
     called: object = None,
 ) -> Arrival:
     """The run of a message that brings `carrier`: None or an empty string where it brings none.
 
     Arguments: `runner` and `job` name it; `message` is its id, as `depart` was told; `attempt` counts from 1;
     `is_cron`, where a scheduler of the runner's own sent it, whatever its carrier says: its keys are then minted;
+    `is_schedule`, where it is a schedule's, and run at each of its times: that is a cron run, with keys of its own each
+    time, unless the carrier is one that departed for a single time (as any kind but `policy.CRON`);
     `called` is the function that will run, where the runner knows it.
 
     A claim is the one that the message brings, granted anew for each attempt, else it is shed. A message that a tick
@@ -301,6 +304,7 @@ def arrival(
         why = str(exc)
     except Exception as exc:
         faults.internal_error("task", exc, "a message's carrier is not read")
+    is_cron = is_cron or (is_schedule and (said.tick is not None or not said.nonce))
     job = redaction.encodable(said.tick or job)
     kind = policy.CRON if is_cron or said.tick is not None else policy.TASK if attempt <= 1 else policy.RETRY
     minted = cron.key_of_run(runner, job) if kind == policy.CRON else _key_of_message(runner, job, said.nonce)

@@ -218,6 +218,20 @@ def test_a_mismatch_is_as_it_is_in_process_and_pickled_as_the_setting_allows(val
     assert mismatch.expected == "raw-key-1"
 
 
+@pytest.mark.parametrize("values", ["plain", "hash", "omit"])
+def test_a_refusal_is_stored_as_the_setting_allows_by_serializers_that_ask_for_its_state(
+    values: str, install: Install
+) -> None:
+    install(telemetry={"values": values})
+    error = MismatchError(Mismatch("session", "foreign", "raw-key-1", None, "env:APP_KEY", "raised"))
+    state = error.__getstate__()["mismatch"].__getstate__()  # type: ignore[index]  # an exception's is its dictionary
+    assert (RAW in repr(state)) is (values == "plain")
+    read, read_mismatch = MismatchError.__new__(MismatchError), Mismatch.__new__(Mismatch)
+    read_mismatch.__setstate__(state)  # type: ignore[attr-defined]
+    read.__setstate__({"mismatch": read_mismatch})
+    assert str(read) == str(error)
+
+
 def test_a_claims_repr_never_has_its_token(install: Install) -> None:
     install()
     assert repr(otelctx.Claim("t1", token="raw-key")) == (

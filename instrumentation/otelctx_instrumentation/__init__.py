@@ -28,6 +28,7 @@ def modules() -> tuple[ModuleType, ...]:
     from otelctx_instrumentation import (
         aiocron,
         apscheduler,
+        apscheduler4,
         arq,
         baggage,
         callbacks,
@@ -56,7 +57,8 @@ def modules() -> tuple[ModuleType, ...]:
     )
 
     del environ, functions, owners, queues
-    runners = apscheduler, aiocron, discord, sched, schedule, celery, rq, huey, dramatiq, arq, taskiq
+    schedulers = apscheduler, apscheduler4, aiocron, discord, sched, schedule
+    queued = celery, rq, huey, dramatiq, arq, taskiq
     return (
         threads,
         futures,
@@ -70,7 +72,8 @@ def modules() -> tuple[ModuleType, ...]:
         logging,
         gevent,
         eventlet,
-        *runners,
+        *schedulers,
+        *queued,
     )
 
 

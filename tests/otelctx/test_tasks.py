@@ -243,6 +243,18 @@ def test_a_run_that_the_runner_calls_recurring_is_minted_whatever_its_message_sa
     assert (variable, claim) == ("", "shed")
 
 
+def test_a_schedules_message_is_minted_for_each_of_its_runs_unless_it_departed_for_a_single_one() -> None:
+    with otelctx.bind(session="A"), set_to(KEY, "A"):
+        recurring = tasks.depart(policy.CRON, message="s", runner="r", job="nightly")
+        once = tasks.depart(policy.DEFERRED, message="s")
+    for carrier in (recurring, None, "nonsense"):
+        runs = [_run(carrier, is_schedule=True, message="s", job="nightly") for _ in range(2)]
+        assert [(variable, claim) for _, variable, claim in runs] == [("", "shed")] * 2
+        assert len({key for key, _, _ in runs}) == 2
+        assert all(key.startswith("cron:r:nightly:") for key, _, _ in runs)
+    assert _run(once, is_schedule=True, message="s", job="nightly") == ("A", "A", "shed")
+
+
 def test_a_task_has_a_consumer_span_under_whoever_sent_it(spans: InMemorySpanExporter) -> None:
     with tracer.start_as_current_span("send") as sent, otelctx.bind(session="A"):
         carrier = tasks.depart()

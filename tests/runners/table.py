@@ -29,6 +29,7 @@ class Row(NamedTuple):
 
 
 APSCHEDULER = ("apscheduler==3.11.3", "gevent", "sqlalchemy", "tornado")
+APSCHEDULER_4 = ("apscheduler==4.0.0a6", "sqlalchemy[asyncio]", "trio")
 SCHEDULE = ("schedule==1.2.2",)
 TELEGRAM = ("python-telegram-bot[job-queue]==22.8",)
 DISCORD = ("discord.py==2.7.1",)
@@ -72,6 +73,10 @@ def _apscheduler(scenario: str, label: str) -> Callable[[dict[str, str]], str]:
     return of(APSCHEDULER, "apscheduler_jobs.py", scenario, label=label)
 
 
+def _apscheduler_4(*scenario: str, label: str) -> Callable[[dict[str, str]], str]:
+    return of(APSCHEDULER_4, "apscheduler4_jobs.py", *scenario, label=label)
+
+
 def _stdlib(scenario: str, label: str) -> Callable[[dict[str, str]], str]:
     return of((), "stdlib_jobs.py", scenario, label=label)
 
@@ -100,6 +105,51 @@ ROWS = [
         "APScheduler 3, `BlockingScheduler`",
         "recurring job of B's; started by A",
         _apscheduler("blocking", "recurring"),
+    ),
+    Row(
+        "APScheduler 4, `AsyncScheduler`",
+        "recurring coroutine of B's; started by A, C adds another schedule, D pauses it",
+        _apscheduler_4("async_scheduler", label="recurring coroutine"),
+    ),
+    Row(
+        "APScheduler 4, `AsyncScheduler`",
+        "recurring function of C's, in a thread",
+        _apscheduler_4("async_scheduler", label="recurring function"),
+    ),
+    Row(
+        "APScheduler 4, `AsyncScheduler`",
+        "`add_job` of E's; started by A",
+        _apscheduler_4("async_scheduler", label="one-shot coroutine"),
+    ),
+    Row(
+        "APScheduler 4, `AsyncScheduler`",
+        "schedule of E's for one date; started by A",
+        _apscheduler_4("async_scheduler", label="date"),
+    ),
+    Row(
+        "APScheduler 4, `Scheduler`",
+        "recurring job of B's; started by A",
+        _apscheduler_4("threads", "threadpool", label="recurring"),
+    ),
+    Row(
+        "APScheduler 4, `Scheduler`",
+        "one-shot jobs of C's; started by A",
+        _apscheduler_4("threads", "threadpool", label="one-shot"),
+    ),
+    Row(
+        "APScheduler 4, `Scheduler`",
+        "a job sets its variable and never resets it; started by A",
+        _apscheduler_4("leaving", label="leaves"),
+    ),
+    Row(
+        "APScheduler 4, process pool",
+        "recurring job of D's; started by A",
+        _apscheduler_4("processes", label="recurring"),
+    ),
+    Row(
+        "APScheduler 4, process pool",
+        "one-shot job of C's; started by A",
+        _apscheduler_4("processes", label="one-shot of C"),
     ),
     Row(
         "python-telegram-bot, `JobQueue`",

@@ -101,6 +101,7 @@ def report() -> None:
             "links": [link.context.span_id for link in span.links],
             "wait": (span.attributes or {}).get("otelctx.hop.wait"),
             "session": (span.attributes or {}).get("session.id"),
+            "is_error": span.status.status_code is trace.StatusCode.ERROR,
         }
         for span in _exporter.get_finished_spans()
     ]
