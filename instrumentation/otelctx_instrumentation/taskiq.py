@@ -27,8 +27,9 @@ from otelctx.mismatch import MismatchError
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from otelctx.departure import Departure
     from otelctx.runs import Arrival
     from otelctx.snapshot import Snapshot
 
@@ -45,10 +46,10 @@ class _Run(NamedTuple):
 _RUN: Final[ContextVar[_Run | None]] = ContextVar("otelctx.taskiq.run", default=None)
 _TICK: Final[ContextVar[str | None]] = ContextVar("otelctx.taskiq.tick", default=None)
 """The recurring task that is being sent."""
-_DUE: Final[ContextVar[Snapshot | None]] = ContextVar("otelctx.taskiq.due", default=None)
+_DUE: Final[ContextVar[Departure | None]] = ContextVar("otelctx.taskiq.due", default=None)
 """Whose the scheduled task is that is being sent."""
-_SCHEDULE: Final[ContextVar[str | None]] = ContextVar("otelctx.taskiq.schedule", default=None)
-"""The id of the schedule that a task is being given to."""
+_SCHEDULING: Final[ContextVar[Any]] = ContextVar("otelctx.taskiq.scheduling", default=None)
+"""The kicker that is giving a task to a schedule."""
 
 
 def _preparing(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
@@ -57,7 +58,7 @@ def _preparing(original: Callable[..., Any], active: Active) -> Callable[..., An
         if active.on:
             try:
                 labels = {name: value for name, value in message.labels.items() if name != tasks.NAME}
-                carrier = _departing(message)
+                carrier = _departing(message, self.custom_schedule_id if self is _SCHEDULING.get() else None)
                 message.labels = {**labels, tasks.NAME: carrier} if carrier else labels
             except Exception as exc:
                 faults.internal_error(RUNNER, exc)
@@ -66,12 +67,13 @@ def _preparing(original: Callable[..., Any], active: Active) -> Callable[..., An
     return _prepare_message
 
 
-def _departing(message: Any) -> str:
-    tick, due, schedule, run = _TICK.get(), _DUE.get(), _SCHEDULE.get(), _RUN.get()
+def _departing(message: Any, schedule: str | None) -> str:
+    tick, due, run = _TICK.get(), _DUE.get(), _RUN.get()
     if tick is not None:
         return tasks.depart(policy.CRON, message=message.task_id, runner=RUNNER, job=tick)
     if due is not None:
-        return due.run(tasks.depart, policy.DEFERRED, message=message.task_id)
+        kind = policy.RETRY if due.kind == policy.RETRY else policy.DEFERRED  # one that is put off is a retry
+        return due.snapshot.run(tasks.depart, kind, message=message.task_id)
     bound_to = message.task_id if schedule is None else schedule
     if run is not None and run.id == message.task_id:
         return run.arrived.run(tasks.depart, policy.RETRY, message=bound_to)
@@ -80,25 +82,39 @@ def _departing(message: Any) -> str:
 
 def _scheduling(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     async def schedule_by_time(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not active.on:
+        kicker = _with_schedule(self) if active.on else self
+        if kicker is self:
             return await original(self, *args, **kwargs)
-        given = self.custom_schedule_id
-        schedule = self.broker.id_generator() if given is None else given  # as taskiq does
-        self.custom_schedule_id = schedule
-        token = _SCHEDULE.set(schedule)
+        token = _SCHEDULING.set(kicker)
         try:
-            return await original(self, *args, **kwargs)
+            created = await original(kicker, *args, **kwargs)
         finally:
-            _SCHEDULE.reset(token)
-            self.custom_schedule_id = given
+            _SCHEDULING.reset(token)
+        if getattr(created, "kicker", None) is kicker:
+            created.kicker = self
+        return created
 
     return schedule_by_time
+
+
+def _with_schedule(kicker: Any) -> Any:
+    """A kicker like `kicker` that knows its schedule's id: one may give several tasks to schedules at once."""
+    try:
+        from copy import copy
+
+        like = copy(kicker)
+        if like.custom_schedule_id is None:
+            like.custom_schedule_id = kicker.broker.id_generator()  # as taskiq does
+        return like
+    except Exception as exc:
+        faults.internal_error(RUNNER, exc)
+        return kicker
 
 
 def _sending(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     async def on_ready(self: Any, *args: Any, **kwargs: Any) -> Any:
         tick: str | None = None
-        due: Snapshot | None = None
+        due: Departure | None = None
         if active.on:
             try:
                 task: Any = kwargs.get("task", args[-1] if args else None)
@@ -110,7 +126,8 @@ def _sending(original: Callable[..., Any], active: Active) -> Callable[..., Any]
                         runner=RUNNER,
                         job=task.task_name,
                         message=str(getattr(task, "schedule_id", "")),
-                    ).departure.snapshot
+                        attempt=_attempt(task.labels),
+                    ).departure
             except Exception as exc:
                 faults.internal_error(RUNNER, exc)
         tokens = _TICK.set(tick), _DUE.set(due)
@@ -161,7 +178,7 @@ def _arrival(broker: Any, target: Any, message: Any) -> Arrival | None:
         runner=RUNNER,
         job=message.task_name,
         message=message.task_id,
-        attempt=1 + sum(_number(message.labels.get(label)) for label in ("_retries", "X-Taskiq-requeue")),
+        attempt=_attempt(message.labels),
         is_cron=carrier is None and "schedule_id" in message.labels,  # sent by a scheduler without otelctx
         called=target,
     )
@@ -169,6 +186,10 @@ def _arrival(broker: Any, target: Any, message: Any) -> Arrival | None:
     if in_memory is not None and isinstance(broker, in_memory.InMemoryBroker):
         return arriving if arriving.departure.kind == policy.CRON else None
     return arriving
+
+
+def _attempt(labels: Mapping[str, object]) -> int:
+    return 1 + sum(_number(labels.get(label)) for label in ("_retries", "X-Taskiq-requeue"))
 
 
 def _number(label: object) -> int:
