@@ -160,6 +160,30 @@ def test_a_declared_runner_that_is_not_there_is_a_problem(project: Path) -> None
     assert any("doctor_app:tick is declared, and is not there" in problem for problem in problems)
 
 
+@pytest.mark.parametrize(
+    ("setting", "variable"),
+    [
+        ("cron.runners", "OTELCTX_CRON__RUNNERS"),
+        ("dispatch.spawners", "OTELCTX_DISPATCH__SPAWNERS"),
+        ("queues.adopt", "OTELCTX_QUEUES__ADOPT"),
+        ("claim.predicate", "OTELCTX_CLAIM__PREDICATE"),
+    ],
+)
+def test_what_is_declared_in_a_module_that_does_not_exist_is_a_problem(
+    project: Path, setting: str, variable: str
+) -> None:
+    problems = examined(project, **{variable: "doctr_app:tick"})["problems"]
+    assert problems == [f"{setting}: doctr_app:tick is not there: there is no module doctr_app in this environment"]
+    assert examined(project, PYTHONPATH=str(project), **{variable: "doctor_app:key"})["problems"] == []
+
+
+def test_a_predicate_that_its_module_does_not_have_is_a_problem(project: Path) -> None:
+    problems = examined(project, "--module", "doctor_app", OTELCTX_CLAIM__PREDICATE="doctor_app:kay")["problems"]
+    assert [problem.partition(": ")[2] for problem in problems] == [
+        "doctor_app:kay is not there: module 'doctor_app' has no attribute 'kay'; did you mean 'key'?"
+    ]
+
+
 def test_a_version_that_does_not_fit_is_a_problem(project: Path) -> None:
     info = project / "site" / "opentelemetry_instrumentation_doctor-1.0.dist-info"
     info.mkdir(parents=True)

@@ -40,6 +40,7 @@ def examine(module: str | None, *, with_alert: bool) -> Report:
         _look_at_patches(report, settings)
         report.sources = list(sources.found())
         report.problems.extend(line for found in report.sources if (line := sources.problem(found)))
+        report.problems.extend(sources.missing(settings))
         _look_at_exporters(report)
         if with_alert:
             named = any(

@@ -1,4 +1,4 @@
-"""The declared sources: found or not, and what state each is in. Values are not shown."""
+"""The declared sources, found or not, and what state each is in (values are not shown); and what else is declared."""
 
 import sys
 from collections.abc import Iterator
@@ -6,7 +6,8 @@ from importlib.util import find_spec
 
 from otelctx import ambient, flow
 from otelctx.cli.doctor.report import FoundSource
-from otelctx.keys import MISSING, ContextVarSource, EnvSource, GetterSource, Reading, Source, UnresolvedError
+from otelctx.config import Config
+from otelctx.keys import MISSING, ContextVarSource, EnvSource, GetterSource, Reading, Source, UnresolvedError, resolve
 
 
 def found() -> Iterator[FoundSource]:
@@ -23,6 +24,28 @@ def problem(source: FoundSource) -> str | None:
     if source.state == "not there":
         return f"keys.{source.key}: {source.source} is not there: {source.detail}"
     return None
+
+
+def missing(settings: Config) -> Iterator[str]:
+    """What is wrong with the functions and queues that are declared. Those of modules that are loaded tell themselves
+    when they are patched; the claim's predicate would, when it is asked."""
+    declared = {
+        "cron.runners": settings.cron.runners,
+        "dispatch.spawners": settings.dispatch.spawners,
+        "queues.adopt": settings.queues.adopt,
+        "claim.predicate": (settings.claim.predicate,) if settings.claim.predicate else (),
+    }
+    for setting, paths in declared.items():
+        for path in paths:
+            module = path.partition(":")[0]
+            if module not in sys.modules:
+                if not _can_be_imported(module):
+                    yield f"{setting}: {path} is not there: there is no module {module} in this environment"
+            elif setting == "claim.predicate":
+                try:
+                    resolve(path)
+                except UnresolvedError as exc:
+                    yield f"{setting}: {path} is not there: {exc}"
 
 
 def _state(source: Source) -> tuple[str, str]:
