@@ -129,8 +129,7 @@ def deliver(
     Args:
         mismatch: what happened.
         span: the arrival's span, or the one that showed it. Where it does not record, a span `otelctx.mismatch` is
-        made for
-            the alert, if the process has a tracer provider and the sampler wants it.
+            made for the alert, if the process has a tracer provider and the sampler wants it.
         parent: the context to make that span in; None: that of `span`; without one: the current context.
         count_only: count the metric, and nothing else.
 

@@ -1,6 +1,6 @@
 """Hop kinds, and what keys and the claim do there.
 
-The table is the design's; an operator overrides it per key and kind (``[keys.session] policy = { cron = "inherit" }``).
+An operator overrides the table per key and kind: ``[keys.session] policy = { cron = "inherit" }``.
 """
 
 from __future__ import annotations

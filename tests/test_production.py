@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+import otelctx
 from otelctx import config
 
 ROOT = Path(__file__).parent.parent
@@ -20,7 +21,7 @@ PRODUCTION = ROOT / "examples" / "production"
 FILES = [path for path in PRODUCTION.rglob("*") if path.is_file() and path.suffix != ".pyc"] + [
     ROOT / "docker-compose.yml"
 ]
-PAGES = [PRODUCTION / "README.md", ROOT / "docs" / "rollout.md", ROOT / "docs" / "runbook.md"]
+PAGES = [PRODUCTION / "README.md", *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 
 
 @pytest.mark.parametrize("file", [*FILES, *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
@@ -35,6 +36,19 @@ def test_every_link_leads_somewhere(file: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", file.read_text()):
         if not target.startswith("http"):
             assert (file.parent / target).exists(), target
+
+
+def test_the_readme_names_whatever_there_is_to_call_and_to_set() -> None:
+    readme = (ROOT / "README.md").read_text()
+    code = " ".join(re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", readme, flags=re.DOTALL)))
+    wanted = {*otelctx.__all__, *config.PLAIN_VARIABLES, *(option.path[-1] for option in config.all_options())}
+    assert {name for name in wanted if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", code)} == set()
+
+
+def test_the_pages_name_nothing_of_otelctx_that_is_not_there() -> None:
+    for page in PAGES:
+        for name in re.findall(r"\botelctx\.([a-z_]+)\(", page.read_text()):
+            assert hasattr(otelctx, name), f"{page.name}: otelctx.{name}()"
 
 
 def environment_of_unit() -> dict[str, str]:

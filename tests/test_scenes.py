@@ -103,7 +103,7 @@ def in_thread(fn: Callable[[], object]) -> None:
     thread.join()
 
 
-# --- the scenes that the design names --------------------------------------------------------------------------------
+# --- scenes that look like mismatches --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("around", ["nothing", "a span", "a span of the gateway's own session"])

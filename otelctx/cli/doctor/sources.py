@@ -27,8 +27,10 @@ def problem(source: FoundSource) -> str | None:
 
 
 def missing(settings: Config) -> Iterator[str]:
-    """What is wrong with the functions and queues that are declared. Those of modules that are loaded tell themselves
-    when they are patched; the claim's predicate would, when it is asked."""
+    """What is wrong with the functions and queues that are declared.
+
+    Those of modules that are loaded are told of when they are patched; the claim's predicate would be when it is asked.
+    """
     declared = {
         "cron.runners": settings.cron.runners,
         "dispatch.spawners": settings.dispatch.spawners,
