@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from otelctx.departure import Departure
+    from otelctx.snapshot import Snapshot
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,6 +84,21 @@ async def awaited(
 
     try:
         return await _within(context, work())
+    finally:
+        workers.give_back(context)
+        del context
+
+
+async def captured(snapshot: Snapshot, work: Coroutine[Any, Any, R]) -> R:
+    """Await `work` as the identity of `snapshot`, whoever awaits it: in a context of its own, as `awaited` does."""
+    context = workers.without_declared(copy_context(), snapshot.cells)
+
+    async def inside() -> R:
+        with arrival.attached(snapshot, whole=True, ends=True):
+            return await work
+
+    try:
+        return await _within(context, inside())
     finally:
         workers.give_back(context)
         del context

@@ -14,6 +14,7 @@ the OpenTelemetry Context, and it goes when the work has run.
 from __future__ import annotations
 
 from contextvars import Context, ContextVar, copy_context
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from otelctx import flow, metrics, owners, ownership, policy, runtime
@@ -104,16 +105,44 @@ class Snapshot:
         return (*self.cells, (runtime.variable, runtime.empty if self.otel is None else self.otel))
 
     def run(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call `fn` as the captured identity, here and now; what it returns or raises is passed on."""
-        return arrive(self, policy.EXPLICIT, fn, args, kwargs)
+        """Call `fn` as the captured identity, here and now; what it returns or raises is passed on.
+
+        A coroutine that it returns is run as the captured identity too, whoever awaits it.
+        """
+        result = arrive(self, policy.EXPLICIT, fn, args, kwargs)
+        if type(result) is CoroutineType:
+            from otelctx import runs
+
+            work: Any = result
+            return runs.captured(self, work)  # type: ignore[return-value]
+        return result
 
     def wrap(self, fn: Callable[P, R], /) -> Callable[P, R]:
-        """A callable that runs `fn` as the captured identity, wherever it is called, as often as it is called."""
+        """A callable that runs `fn`, sync or async, as the captured identity, wherever and as often as it is called.
+
+        Raises `TypeError` for a generator function: its body runs in whoever iterates over it. There, use `attached`.
+        """
+        import inspect
         from functools import wraps
+
+        from otelctx import cron
+
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise TypeError(
+                "otelctx: a generator function cannot be wrapped: its body runs in whoever iterates over it"
+            )
+        if cron.is_asynchronous(fn):
+
+            @wraps(fn)
+            async def captured_async(*args: Any, **kwargs: Any) -> Any:
+                result: Any = self.run(fn, *args, **kwargs)
+                return await result
+
+            return captured_async  # type: ignore[return-value]
 
         @wraps(fn)
         def captured(*args: P.args, **kwargs: P.kwargs) -> R:
-            return arrive(self, policy.EXPLICIT, fn, args, kwargs)
+            return self.run(fn, *args, **kwargs)
 
         return captured
 

@@ -7,6 +7,8 @@ and the span of whoever asked for it, a context that is given by hand stays its 
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import os
 import signal
 import socket
@@ -469,3 +471,110 @@ def test_an_async_generator_bound_under_a_and_closed_by_the_loops_shutdown_leave
         assert look() == of_b
     assert complaints == []
     assert look() == NOTHING
+
+
+class Caller:
+    async def __call__(self) -> Seen:
+        await asyncio.sleep(0)
+        return look()
+
+
+async def look_later() -> Seen:
+    await asyncio.sleep(0)
+    return look()
+
+
+async def raise_later() -> Seen:
+    await asyncio.sleep(0)
+    raise LookupError(look())
+
+
+async def look_in_a_task() -> Seen:
+    return await asyncio.create_task(look_later())
+
+
+@pytest.mark.parametrize("work", [look_later, look_in_a_task, Caller(), functools.partial(look_later)])
+@pytest.mark.parametrize("way", ["run", "wrap", "run what returns it"])
+def test_what_is_awaited_as_a_snapshot_is_the_capturers_whoever_awaits_it(
+    runner: asyncio.Runner, on: Install, way: str, work: Callable[[], Awaitable[Seen]]
+) -> None:
+    on()
+    with turn("A") as of_a:
+        snapshot = otelctx.capture()
+    ways: dict[str, Callable[[], Awaitable[Seen]]] = {
+        "run": lambda: snapshot.run(work),
+        "wrap": snapshot.wrap(work),
+        "run what returns it": lambda: snapshot.run(lambda: work()),
+    }
+
+    async def main() -> tuple[Seen, Seen, Seen]:
+        with turn("B") as of_b:
+            found = await ways[way]()
+            assert look() == of_b
+        return found, await ways[way](), look()
+
+    assert runner.run(main()) == (of_a, of_a, NOTHING)
+
+
+def test_what_is_wrapped_is_a_coroutine_function_where_it_was_one_and_its_exception_is_its_own(
+    runner: asyncio.Runner, on: Install
+) -> None:
+    on()
+    with turn("A") as of_a:
+        wrapped = otelctx.capture().wrap(raise_later)
+    assert inspect.iscoroutinefunction(wrapped)
+    with turn("B") as of_b, pytest.raises(LookupError) as raised:
+        runner.run(wrapped())
+    assert raised.value.args == (of_a,)
+    assert of_b != of_a
+
+
+def test_an_undeclared_variable_that_a_captured_coroutine_sets_is_its_awaiters(
+    runner: asyncio.Runner, on: Install
+) -> None:
+    on()
+    undeclared: ContextVar[str] = ContextVar(f"{__name__}:undeclared", default="unset")
+
+    async def set_it() -> str:
+        found = undeclared.get()
+        undeclared.set("by the work")
+        return found
+
+    async def main() -> tuple[str, str]:
+        undeclared.set("by the awaiter")
+        return await otelctx.capture().run(set_it), undeclared.get()
+
+    assert runner.run(main()) == ("by the awaiter", "by the work")
+
+
+def test_a_captured_coroutine_may_be_cancelled_and_timed_out(runner: asyncio.Runner, on: Install) -> None:
+    on()
+    with turn("A") as of_a:
+        snapshot = otelctx.capture()
+    ended: list[Seen] = []
+
+    async def forever() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append(look())
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(snapshot.run(forever), 0.01)
+
+    with turn("B"):
+        runner.run(main())
+    assert ended == [of_a]
+
+
+def test_a_generator_function_cannot_be_wrapped() -> None:
+    def generator() -> Iterator[int]:
+        yield 1
+
+    async def asynchronous() -> AsyncIterator[int]:
+        yield 1
+
+    for fn in (generator, asynchronous):
+        with pytest.raises(TypeError, match="a generator function cannot be wrapped"):
+            otelctx.capture().wrap(fn)
