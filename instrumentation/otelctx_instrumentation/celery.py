@@ -3,7 +3,9 @@
 Where a message departs: the signal ``before_task_publish``, which every way to send a task goes through (``delay``,
 ``send_task``, canvas, callbacks, retries). Our header is always written, so that the one of an earlier message, which
 Celery copies into a retry or a chain, never counts. A *retry* keeps its message's key, whatever the task has bound
-since. Beat's ticks are known by ``Scheduler.apply_async``, which is patched: each has a key of its own.
+since. So does what a message brings along (callbacks, the next link of a chain, a chord's body): Celery sends that when
+the task is done, and it is known by what sends it. Beat's ticks are known by ``Scheduler.apply_async``, which is
+patched: each has a key of its own.
 
 Where a task arrives: `build_tracer` is patched, whose result runs a task with everything around it (the signals
 ``task_prerun`` and ``task_postrun``, the callbacks, the tasks that it sends when it is done). The signals alone are no
@@ -12,7 +14,7 @@ run in that. Eager tasks (``apply``, ``task_always_eager``) are the caller's own
 which is left alone.
 
 A worker starts neutral (``WorkController.start``), whoever starts it: prefork's children inherit its context. What is
-done for a task in the worker's main process, since its own process is gone, is done as the task.
+done for a task in the worker's main process, since its own process is gone or it was revoked, is done as the task.
 
 OpenTelemetry's own instrumentation attaches what it finds in the message, which has no baggage of ours; that is brought
 in step again.
@@ -23,6 +25,7 @@ than Celery's.
 
 from __future__ import annotations
 
+import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -32,6 +35,7 @@ from otelctx_instrumentation.patching import Active, Hook, Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import FrameType
 
     from otelctx.runs import Arrival
     from otelctx.snapshot import Snapshot
@@ -73,7 +77,30 @@ def _carrier(said: Mapping[str, Any]) -> str:
         return run.arrived.run(tasks.depart, policy.RETRY, message=message)
     if tick is not None:
         return tasks.depart(policy.CRON, message=message, runner=RUNNER, job=tick)
-    return tasks.depart(policy.DEFERRED if said.get("eta") else policy.TASK, message=message)
+    kind = policy.DEFERRED if said.get("eta") else policy.TASK
+    if run is not None and _is_brought_along():
+        return run.arrived.run(tasks.depart, kind, message=message)
+    return tasks.depart(kind, message=message)
+
+
+_SENDERS: Final = ("celery.app.amqp", "celery.canvas", "celery.backends.")
+"""What Celery calls when a task is done, to send what its message has brought along."""
+
+
+def _is_brought_along() -> bool:
+    """Whether the current context's task is done, and what is being sent is what its message has brought along."""
+    caller: FrameType | None = None
+    below: FrameType | None = sys._getframe(1)
+    found: FrameType | None = None
+    while below is not None and below.f_code is not _within.__code__:
+        # Of several, the outermost: a task may run another one within itself.
+        if below.f_code.co_name == "trace_task" and below.f_globals.get("__name__") == "celery.app.trace":
+            found = caller
+        # Functions of the same module between it and what they call are its own.
+        if below.f_globals.get("__name__") != "celery.app.trace":
+            caller = below
+        below = below.f_back
+    return found is not None and str(found.f_globals.get("__name__")).startswith(_SENDERS)
 
 
 def _ticking(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
@@ -175,11 +202,11 @@ def _updating(original: Callable[..., Any], active: Active) -> Callable[..., Any
 
 
 def _handling(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
-    """The replacement of what the main process does for a task whose own process failed or is gone."""
+    """The replacement of what the main process does for a task whose own process is gone, or that was revoked."""
 
     def handle(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run: _Run | None = None
-        if active.on and mode.current() != "observe":
+        run, current = None, _RUN.get()
+        if active.on and mode.current() != "observe" and (current is None or current.id != str(self.id)):
             try:
                 arriving = _arrival(self.task, self.id, self.request_dict)
                 run = _Run(str(self.id), _retries(self.request_dict), arriving.departure.snapshot)
@@ -190,6 +217,18 @@ def _handling(original: Callable[..., Any], active: Active) -> Callable[..., Any
         return run.arrived.run(_within, run, original, self, *args, **kwargs)
 
     return handle
+
+
+def _calling_back(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    """The replacement of what calls error callbacks, or sends them: the failed task's message has brought them."""
+
+    def _call_task_errbacks(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = _RUN.get()
+        if run is None or not active.on or mode.current() == "observe":
+            return original(self, *args, **kwargs)
+        return run.arrived.run(original, self, *args, **kwargs)
+
+    return _call_task_errbacks
 
 
 def _starting(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
@@ -229,6 +268,9 @@ PATCHES = (
     Patch("celery.worker.consumer.consumer", "Consumer.update_strategies", _updating),
     Patch("celery.worker.request", "Request.on_failure", _handling),
     Patch("celery.worker.request", "Request.on_timeout", _handling),
+    Patch("celery.worker.request", "Request._announce_revoked", _handling),
+    Patch("celery.worker.request", "Request._announce_cancelled", _handling),
+    Patch("celery.backends.base", "Backend._call_task_errbacks", _calling_back),
     Patch("celery.worker.worker", "WorkController.start", _starting),
     Patch("opentelemetry.instrumentation.celery", "CeleryInstrumentor._trace_prerun", _tracing),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.runners import test_celery as celery
 from tests.runners import test_taskiq as taskiq
 from tests.runners.scheduled import OFF, ON, run
 
@@ -34,4 +35,22 @@ def test_a_retry_that_taskiq_puts_off_keeps_its_messages_key_and_is_granted_its_
         ("A", None, ["task 1", "1"]),
         ("A", None, ["task 1", "2"]),
     ]
+    assert (seen.alerts, seen.errors) == ([], {})
+
+
+@pytest.mark.parametrize("version", list(celery.VERSIONS))
+def test_what_a_message_of_celerys_brings_along_is_the_messages_whatever_its_task_has_left(version: str) -> None:
+    seen = run(celery.VERSIONS[version], "celery_attacks.py", "brought", **SIGNED)
+    own = {"sends:sent", "sends:eager", "sends:eager:link"}
+    for one in seen.seen:
+        expected = "A.sub" if one["label"] in own else "A"
+        assert (one["key"], one["app"], one["claim"]) == (expected, expected, "shed"), one
+    assert (seen.alerts, seen.errors) == ([], {})
+
+
+@pytest.mark.parametrize("version", list(celery.VERSIONS))
+def test_what_celery_sends_for_a_task_that_was_revoked_is_the_messages(version: str) -> None:
+    seen = run(celery.VERSIONS[version], "celery_attacks.py", "revoked", **SIGNED)
+    for label in ("header", "sent back"):
+        assert (seen.keys(label)[0], seen.app(label)[0]) == ("A", "A"), label
     assert (seen.alerts, seen.errors) == ([], {})
