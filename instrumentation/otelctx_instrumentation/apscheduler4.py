@@ -38,7 +38,7 @@ from otelctx.runs import Arrival
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
 RUNNER: Final = "apscheduler"
 
@@ -54,7 +54,10 @@ def _adding(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
         try:
             return await original(self, *args, **kwargs)
         finally:
-            _ADDING.reset(token)
+            try:
+                _ADDING.reset(token)
+            except ValueError:  # closed in another context
+                pass
 
     return add
 
@@ -100,13 +103,13 @@ _MADE_UP: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
-    async def _run_job(self: Any, job: Any, func: Any, executor: Any) -> Any:
+    async def _run_job(self: Any, job: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
         if active.on:
             try:
-                func = _arriving(job, func, self.job_executors.get(executor))
+                func = _arriving(job, func, self.job_executors.get(job.executor))
             except Exception as exc:
                 faults.internal_error(RUNNER, exc)
-        return await original(self, job, func, executor)
+        return await original(self, job, func, *args, **kwargs)
 
     return _run_job
 
@@ -162,7 +165,10 @@ class _Due:
         self.otelctx = departing
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self.arrival().run(self.__wrapped__, *args, **kwargs)
+        from inspect import iscoroutine
+
+        result = self.arrival().run(self.__wrapped__, *args, **kwargs)
+        return self.arrival().run_async(_itself, result) if iscoroutine(result) else result
 
     def arrival(self) -> Arrival:
         """One run."""
@@ -172,6 +178,10 @@ class _Due:
     def __reduce__(self) -> tuple[Any, ...]:
         # By an executor of the application's own.
         return _sent(self.__wrapped__, self.otelctx.again(self.otelctx.kind))
+
+
+async def _itself(result: Coroutine[Any, Any, Any]) -> Any:
+    return await result
 
 
 def _sent(fn: Callable[..., Any], departing: Departure) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ class Row(NamedTuple):
     cell: Callable[[dict[str, str]], str]
 
 
-APSCHEDULER = ("apscheduler==3.11.3", "gevent", "sqlalchemy", "tornado")
+APSCHEDULER = ("apscheduler==3.11.3", "gevent", "sqlalchemy", "tornado", "twisted")
 APSCHEDULER_4 = ("apscheduler==4.0.0a6", "sqlalchemy[asyncio]", "trio")
 SCHEDULE = ("schedule==1.2.2",)
 TELEGRAM = ("python-telegram-bot[job-queue]==22.8",)
@@ -106,6 +106,10 @@ ROWS = [
         "recurring job of B's; started by A",
         _apscheduler("blocking", "recurring"),
     ),
+    Row(
+        "APScheduler 3, `TwistedScheduler`", "recurring job of B's; started by A", _apscheduler("twisted", "recurring")
+    ),
+    Row("APScheduler 3, `TwistedScheduler`", "one-shot jobs of C's; started by A", _apscheduler("twisted", "one-shot")),
     Row(
         "APScheduler 4, `AsyncScheduler`",
         "recurring coroutine of B's; started by A, C adds another schedule, D pauses it",

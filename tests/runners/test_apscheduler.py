@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.runners, pytest.mark.timeout(900)]  # the first test m
 
 VERSIONS = {
     "lowest": ("apscheduler==3.6.0", "setuptools<81", "tzlocal<3"),
-    "highest": ("apscheduler==3.11.3", "gevent", "sqlalchemy", "tornado"),
+    "highest": ("apscheduler==3.11.3", "gevent", "sqlalchemy", "tornado", "twisted"),
 }
 
 versions = pytest.mark.parametrize("version", list(VERSIONS))
@@ -120,6 +120,17 @@ def test_with_gevents_and_tornados_schedulers(scheduler: str) -> None:
     if scheduler == "tornado":
         seen.assert_minted("recurring coroutine", "cron:apscheduler:see_in_task:")
     assert (seen.alerts, seen.errors) == ([], {})
+
+
+def test_with_twisteds_scheduler_and_the_threads_of_its_reactor() -> None:
+    off = jobs("highest", "twisted", **OFF)
+    assert (off.app("one-shot"), off.app("nobody's")) == ([None, None], ["left by leaves"])
+    for variables in (ON, BOTH):
+        seen = jobs("highest", "twisted", **variables)
+        seen.assert_minted("recurring", "cron:apscheduler:recurring:")
+        seen.assert_inherited("one-shot", "C")
+        assert [(run["key"], run["app"], run["baggage"]) for run in seen.of("nobody's")] == [(None, None, None)]
+        assert (seen.alerts, seen.errors) == ([], {})
 
 
 @versions

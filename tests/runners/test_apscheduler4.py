@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -123,9 +124,19 @@ def test_jobs_in_a_process_pool_are_as_in_threads(how: str) -> None:
     assert (seen.alerts, seen.errors) == ([], {})
 
 
+def test_a_process_of_the_pool_is_not_whose_job_has_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = scheduled.CONFIG.replace(" }]", ' }, { env = "APP_SESSION" }]')
+    monkeypatch.setattr(scheduled, "CONFIG", config)
+    seen = jobs("processes", "with a variable", **ON)
+    assert {one["environment"] for one in seen.seen} == {None}
+    assert_inherited(seen, "one-shot", "B")
+    assert_nobodys(seen, "nobody's")
+    assert (seen.alerts, seen.errors) == ([], {})
+
+
 def test_with_executors_and_schedulers_of_the_applications_own() -> None:
     seen = jobs("own", **ON)
-    for name in ("thread", "process", "pool", "awaiting", "processes"):
+    for name in ("thread", "process", "pool", "awaiting", "inquiring", "processes"):
         assert_inherited(seen, name, "B")
         assert len(seen.of(name)) == 1
         assert seen.of(name)[0].get("is_elsewhere", True)
@@ -142,8 +153,10 @@ def test_with_executors_and_schedulers_of_the_applications_own() -> None:
 @pytest.mark.parametrize("serializer", ["json", "pickle"])
 def test_jobs_of_other_processes_arrive_as_they_were_added(serializer: str, tmp_path: Path) -> None:
     store = str(tmp_path / "jobs.sqlite")
+    over: list[float] = []
     for what in ("add", "tick"):
         assert jobs("persistent", store, serializer, what, **ON, OTELCTX_SECRET=SECRET).errors == {}
+        over.append(time.time())
     seen = jobs("persistent", store, serializer, "work", **ON, OTELCTX_SECRET=SECRET)
     assert_inherited(seen, "one-shot", "A")
     assert_inherited(seen, "date", "B")
@@ -151,8 +164,9 @@ def test_jobs_of_other_processes_arrive_as_they_were_added(serializer: str, tmp_
     assert_nobodys(seen, "nobody's")
     assert seen.of("late") == []
     assert (seen.alerts, seen.errors) == ([], {})
-    (one_shot,) = [span for span in seen.spans if span["name"] == "task see" and span["session"] == "A"]
-    assert one_shot["wait"] > 1  # another process was started meanwhile
+    queued = {span["name"]: span["start"] - span["wait"] for span in reversed(seen.spans) if span["wait"] is not None}
+    assert queued["task see"] < over[0] < queued["task date"] < over[1]
+    assert over[0] < queued["cron recurring"] < over[1]  # the first run, and since its time has come
     assert all(span["links"] for span in seen.spans if span["name"] == "cron recurring")
 
 
@@ -199,11 +213,57 @@ def test_a_carrier_that_is_none_is_dropped_with_an_alert_and_the_job_runs() -> N
     assert seen.errors == {}
 
 
+def test_a_carrier_is_good_for_its_own_job_or_schedule_alone() -> None:
+    seen = jobs("swapped", **ON, OTELCTX_SECRET=SECRET)
+    for label in ("job of A's", "job of B's", "like a schedule"):
+        assert_nobodys(seen, label)
+    for session in "AB":
+        seen.assert_minted(f"schedule of {session}'s", f"cron:apscheduler:{session}'s:")
+    assert_inherited(seen, "untouched", "B")
+    assert seen.alerts == ["forged None None"] * 5
+
+
+def test_who_is_told_of_a_job_that_is_added_does_not_add_what_it_touches() -> None:
+    seen = jobs("subscribed", **ON)
+    assert_inherited(seen, "of B's", "B")
+    assert_inherited(seen, "of D's", "D")
+
+
 def test_a_holders_jobs_are_no_holders() -> None:
     seen = jobs("claims", **ON)
     assert [run["claim"] for run in seen.of("holder")] == ["held"]
     assert_inherited(seen, "one-shot", "A")
     seen.assert_minted("recurring", "cron:apscheduler:recurring:")
+
+
+def test_what_works_for_everybody_is_nobodys_whoever_has_started_it() -> None:
+    off = jobs("services", **OFF)
+    labels = ["store starts", "store", "executor", "subscriber"]
+    assert {app for label in labels[:2] for app in off.app(label)} == {"A"}
+    seen = jobs("services", **ON)
+    assert_inherited(seen, "B", "B")
+    for label in labels:
+        assert seen.of(label), label
+        for one in seen.of(label):
+            assert (one["key"], one["app"], one["baggage"], one["claim"]) == (None, None, None, "none"), one
+    assert (seen.alerts, seen.errors) == ([], {})
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_jobs_end_as_ever_when_they_are_cancelled_late_or_fail(backend: str) -> None:
+    off, seen = jobs("outcomes", backend, **OFF), jobs("outcomes", backend, **ON)
+    expected = {"label": "outcomes", "found": ["cancelled", "error", "missed_start_deadline"], "left": 0}
+    assert off.of("outcomes") == seen.of("outcomes") == [expected]
+    assert_inherited(seen, "cancelled", "A")
+    assert_inherited(seen, "cancelled, afterwards", "A")
+    assert not seen.of("missed")
+    assert sorted(span["name"] for span in seen.spans) == ["task fails", "task waits", "turn A"]
+    assert (seen.alerts, seen.errors) == ([], {})
+
+
+def test_what_is_given_up_while_a_job_is_added_is_closed_without_a_word() -> None:
+    for variables in (OFF, ON):
+        assert jobs("given_up", **variables).seen == [{"label": "given up", "raised": []}]
 
 
 def test_an_applications_metadata_is_there_and_ours_beside_it_is_each_jobs_own() -> None:

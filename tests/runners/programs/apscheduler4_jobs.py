@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import queue
 import sys
@@ -11,14 +12,16 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_process
+import attrs
 import seen
 from apscheduler import (
     AsyncScheduler,
+    ConflictPolicy,
+    JobAdded,
     JobReleased,
     Scheduler,
     SchedulerRole,
@@ -78,7 +81,6 @@ def runs(main: Callable[[], Awaitable[None]]) -> None:
     seen.report()
 
 
-@wraps(see_in_task)
 def see_in_coroutine_of_a_function(label: str) -> Any:
     return see_in_task(label)
 
@@ -167,6 +169,12 @@ def own() -> None:
             assert asyncio.iscoroutinefunction(func), func
             return await func(*job.args)
 
+    class Inquiring(JobExecutor):
+        async def run_job(self, func: Any, job: Any) -> Any:
+            assert not asyncio.iscoroutinefunction(func), func
+            result = func(*job.args)
+            return await result
+
     class Processes(ProcessPoolJobExecutor):
         async def run_job(self, func: Any, job: Any) -> Any:
             return await super().run_job(func, job)
@@ -181,8 +189,11 @@ def own() -> None:
         "pool": InAPool(),
         "twice": Twice(),
         "awaiting": Awaiting(),
+        "inquiring": Inquiring(),
         "processes": Processes(max_workers=1),
     }
+
+    functions = {"awaiting": see_in_task, "inquiring": see_in_coroutine_of_a_function}
 
     async def main() -> None:
         os.environ["PARENT"] = str(os.getpid())
@@ -192,7 +203,7 @@ def own() -> None:
                 await scheduler.start_in_background()
             with turn("B"):
                 for name in executors:
-                    function = see_in_task if name == "awaiting" else elsewhere if "p" in name else see
+                    function = functions.get(name, elsewhere if "p" in name else see)
                     result = await scheduler.run_job(function, args=[name], job_executor=name)
                     seen.seen.extend([result] if result else [])
             with turn("C"):
@@ -252,7 +263,8 @@ def leaving() -> None:
 def elsewhere(label: str) -> dict[str, Any]:
     """A job for another process, whose sighting comes back as its result."""
     seen.see(label)
-    return {**seen.seen.pop(), "is_elsewhere": os.getpid() != int(os.environ["PARENT"]), "pid": os.getpid()}
+    about = {"pid": os.getpid(), "environment": os.environ.get("APP_SESSION")}
+    return {**seen.seen.pop(), "is_elsewhere": os.getpid() != int(os.environ["PARENT"]), **about}
 
 
 def processes() -> None:
@@ -398,6 +410,56 @@ def broken() -> None:
     runs(main)
 
 
+def swapped() -> None:
+    """Carriers that belong to another job, or to another schedule."""
+
+    async def main() -> None:
+        async with AsyncScheduler(task_defaults=MANY) as scheduler:
+            with turn("A"):
+                await scheduler.add_job(see, args=["job of A's"])
+                await scheduler.add_schedule(see, soon(), args=["schedule of A's"], id="A's")
+            with turn("B"):
+                await scheduler.add_job(see, args=["job of B's"])
+                await scheduler.add_job(see, args=["like a schedule"])
+                await scheduler.add_job(see, args=["untouched"])
+                await scheduler.add_schedule(see, soon(), args=["schedule of B's"], id="B's")
+            first, second, third, _ = await scheduler.get_jobs()
+            one, other = await scheduler.get_schedules()
+            first.metadata, second.metadata, third.metadata = second.metadata, first.metadata, {**one.metadata}
+            one.metadata, other.metadata = other.metadata, one.metadata
+            await scheduler.start_in_background()
+            labels = ("job", "schedule")
+            for label in ("like a schedule", "untouched", *(f"{what} of {who}'s" for what in labels for who in "AB")):
+                await until(label)
+            await scheduler.stop()
+
+    runs(main)
+
+
+def subscribed() -> None:
+    """What somebody does who is told of D's job is not D's adding of it."""
+
+    async def main() -> None:
+        async with AsyncScheduler(task_defaults=MANY) as scheduler:
+            await scheduler.start_in_background()
+            with turn("B"):
+                await scheduler.add_schedule(see, soon(3600), args=["of B's"], id="of B's", paused=True)
+
+            async def touch(event: Any) -> None:
+                schedule = await scheduler.get_schedule("of B's")
+                again = attrs.evolve(schedule, paused=False, next_fire_time=datetime.now(UTC))
+                await scheduler.data_store.add_schedule(again, ConflictPolicy.replace)
+
+            scheduler.subscribe(touch, {JobAdded}, one_shot=True)
+            with turn("D"):
+                await scheduler.add_job(see, args=["of D's"])
+            await until("of B's")
+            await until("of D's")
+            await scheduler.stop()
+
+    runs(main)
+
+
 def claims() -> None:
     async def main() -> None:
         async with AsyncScheduler(task_defaults=MANY) as scheduler:
@@ -439,6 +501,119 @@ def refused(path: str) -> None:
                 await scheduler.stop()
 
     runs(main)
+
+
+class WatchedStore(MemoryDataStore):
+    """A data store that looks around wherever a scheduler asks it for something."""
+
+    async def start(self, *args: Any) -> None:
+        see("store starts")
+        await super().start(*args)
+
+    async def acquire_schedules(self, *args: Any) -> Any:
+        see("store")
+        return await super().acquire_schedules(*args)
+
+    async def acquire_jobs(self, *args: Any) -> Any:
+        see("store")
+        return await super().acquire_jobs(*args)
+
+    async def cleanup(self) -> None:
+        see("store")
+        await super().cleanup()
+
+
+class WatchedExecutor(AsyncJobExecutor):
+    """An executor that does so before and after a job."""
+
+    async def start(self, *args: Any) -> None:
+        see("executor")
+        await super().start(*args)
+
+    async def run_job(self, func: Any, job: Any) -> Any:
+        see("executor")
+        try:
+            return await super().run_job(func, job)
+        finally:
+            see("executor")
+
+
+def services() -> None:
+    """What works for everybody, started in A's turn."""
+
+    async def main() -> None:
+        executors: dict[str, JobExecutor] = {"watched": WatchedExecutor()}
+        scheduler = AsyncScheduler(WatchedStore(), job_executors=executors)
+        async with AsyncExitStack() as stack:
+            with turn("A"):
+                await stack.enter_async_context(scheduler)
+                scheduler.subscribe(lambda event: see("subscriber"), {JobReleased})
+                await scheduler.start_in_background()
+            with turn("B"):
+                await scheduler.add_job(see_in_task_and_leave, args=["B"])
+            await until("B")
+            await until("subscriber")
+            await scheduler.stop()
+
+    runs(main)
+
+
+async def waits(label: str) -> None:
+    see(label)
+    try:
+        await anyio.sleep_forever()
+    finally:
+        see(f"{label}, afterwards")
+
+
+def outcomes() -> None:
+    """Jobs that end otherwise."""
+
+    async def main() -> None:
+        events: list[Any] = []
+        async with AsyncScheduler(task_defaults=MANY) as scheduler:
+            scheduler.subscribe(events.append, {JobReleased})
+            with turn("A"):
+                late = datetime.now(UTC) - timedelta(hours=1)
+                await scheduler.add_schedule(see, DateTrigger(late), args=["missed"], misfire_grace_time=1)
+                await scheduler.add_job(waits, args=["cancelled"])
+                await scheduler.add_job(fails)
+                await scheduler.start_in_background()
+            await until("cancelled")
+            with anyio.fail_after(20):
+                while len(events) < 2:
+                    await anyio.sleep(0.005)
+            await scheduler.stop()
+            await until("cancelled, afterwards")
+            with anyio.fail_after(20):
+                while len(events) < 3:
+                    await anyio.sleep(0.005)
+        found = sorted(event.outcome.name for event in events)
+        seen.seen.append({"label": "outcomes", "found": found, "left": len(scheduler._running_jobs)})
+
+    runs(main)
+
+
+def given_up() -> None:
+    """What adds a job is given up meanwhile, and closed in another context, as a garbage collector does it."""
+
+    class Store(MemoryDataStore):
+        async def add_job(self, job: Any) -> None:
+            await anyio.sleep_forever()
+
+    async def main() -> None:
+        async with AsyncScheduler(Store()) as scheduler:
+            adding = scheduler.add_job(see, args=["never"])
+            contextvars.copy_context().run(adding.send, None)
+            adding.close()
+
+    raised: list[str] = []
+    try:
+        asyncio.run(main())
+    except Exception as exc:
+        raised.append(repr(exc))
+    seen.seen.append({"label": "given up", "raised": raised})
+    seen.report()
 
 
 def fails() -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import seen
 from apscheduler.events import EVENT_JOB_EXECUTED
@@ -18,6 +18,9 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.blocking import BlockingScheduler
 from seen import in_turn, see, see_and_leave, see_in_task, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 try:
     import pytz  # before 3.10, its zones are the only ones that APScheduler takes
@@ -226,6 +229,39 @@ def tornado() -> None:
         seen.report()
 
     asyncio.run(main())
+
+
+def twisted() -> None:
+    """Jobs of a reactor, which runs in a thread of its own, in a turn of A's; they run in the reactor's pool."""
+    from apscheduler.schedulers.twisted import TwistedScheduler
+    from twisted.internet import reactor
+
+    reactor.suggestThreadPoolSize(1)
+    scheduler = TwistedScheduler(timezone=UTC)
+    reactor.callWhenRunning(scheduler.start)
+    threading.Thread(target=in_turn, args=("A", reactor.run, False), daemon=True).start()
+    wait_until(lambda: scheduler.running)
+    in_turn("B", scheduler.add_job, see, "interval", args=["recurring"], id="recurring", **OFTEN)
+    in_turn("C", scheduler.add_job, see, args=["one-shot"], misfire_grace_time=60)
+    in_turn("C", scheduler.add_job, see, "date", args=["one-shot"], run_date=soon(0.1), misfire_grace_time=60)
+    wait_for("one-shot", 2)
+    wait_for("recurring", 3)
+    in_turn("D", scheduler.pause_job, "recurring")
+    in_turn("D", scheduler.resume_job, "recurring")
+    wait_for("recurring", seen.number("recurring") + 2)
+    scheduler.add_job(see_and_leave, args=["leaves"], misfire_grace_time=60)
+    wait_for("leaves")
+    scheduler.add_job(see, args=["nobody's"], misfire_grace_time=60)
+    wait_for("nobody's")
+    seen.report()
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.005)
 
 
 if __name__ == "__main__":

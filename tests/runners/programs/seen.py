@@ -99,6 +99,7 @@ def report() -> None:
             "span": span.context.span_id,
             "parent": span.parent.span_id if span.parent else None,
             "links": [link.context.span_id for link in span.links],
+            "start": span.start_time / 1e9,
             "wait": (span.attributes or {}).get("otelctx.hop.wait"),
             "session": (span.attributes or {}).get("session.id"),
             "is_error": span.status.status_code is trace.StatusCode.ERROR,
