@@ -29,10 +29,11 @@ class Arrival:
     place, and what the work leaves in an application's variable that was absent can then only be cleared, not unset.
     """
 
-    __slots__ = ("_block", "_called", "_is_watched", "departure")
+    __slots__ = ("_block", "_called", "_is_watched", "attempt", "departure")
 
-    def __init__(self, departure: Departure, called: object) -> None:
+    def __init__(self, departure: Departure, called: object, attempt: int = 1) -> None:
         self.departure = departure
+        self.attempt = attempt
         self._called = called
         self._is_watched = mode.current() == "observe"
         self._block: AbstractContextManager[None] | None = None

@@ -78,15 +78,17 @@ class _Message(NamedTuple):
     tick: str | None = None
     """The job whose tick sent it."""
     nonce: str = ""
+    attempt: int = 1
 
 
-def depart(kind: int = policy.TASK, *, message: str = "", runner: str = "", job: str = "") -> str:
+def depart(kind: int = policy.TASK, *, message: str = "", runner: str = "", job: str = "", attempt: int = 1) -> str:
     """The carrier for a message that the current context sends.
 
     Arguments: `kind` is `policy.TASK`, `DEFERRED` or `RETRY`, or `CRON` for a tick that sends a message: its key is
     minted here (``cron:<runner>:<job>:<run>``), its retries keep it, and its run is a cron run. `message` is the id
     that the message has, where the runner knows it by now; the same is given to `arrival`. `runner` and `job` name
-    what is minted.
+    what is minted. `attempt` is the number of the run that it is sent for, from 1, for runners whose messages do not
+    count them.
 
     Returns an ASCII string of at most `LIMIT` characters, without control characters or white space; an empty one
     after a fault of ours, which is counted. Never raises; thread-safe.
@@ -95,17 +97,19 @@ def depart(kind: int = policy.TASK, *, message: str = "", runner: str = "", job:
         departing = (
             snapshots.depart_as(kind, cron.key_of_run(runner, job)) if kind == policy.CRON else snapshots.depart()
         )
-        return _sealed(_written(departing, kind, job), message)
+        return _sealed(_written(departing, kind, job, attempt), message)
     except Exception as exc:
         faults.internal_error("task", exc, "a message departs without its keys")
         return ""
 
 
-def _written(departing: Snapshot, kind: int, tick: str) -> str:
+def _written(departing: Snapshot, kind: int, tick: str, attempt: int) -> str:
     now = departing.flow
     said: dict[str, Any] = {"t": round(time.time(), 6), "n": os.urandom(6).hex()}
     if kind == policy.CRON:
         said["tick"] = tick[:200]
+    if attempt > 1:
+        said["try"] = attempt
     if isinstance(now.claim, Claim) and not isinstance(now.claim, Inherited) and kind != policy.DEFERRED:
         parts = {"task_id": now.claim.task_id, "holder": now.claim.holder, "attempt": now.claim.attempt}
         said["claim"] = {part: value for part, value in parts.items() if value is not None}
@@ -217,7 +221,14 @@ def _read(text: str) -> _Message:
         departed,
         None if tick is None else _text(tick)[:200],
         _text(said["n"])[:64],
+        _read_attempt(said.get("try", 1)),
     )
+
+
+def _read_attempt(number: object) -> int:
+    if type(number) is not int or not 1 <= number < 1_000_000:
+        raise ValueError(number)
+    return number
 
 
 def _text(value: object) -> str:
@@ -287,7 +298,8 @@ def arrival(
 ) -> Arrival:
     """The run of a message that brings `carrier`: None or an empty string where it brings none.
 
-    Arguments: `runner` and `job` name it; `message` is its id, as `depart` was told; `attempt` counts from 1;
+    Arguments: `runner` and `job` name it; `message` is its id, as `depart` was told; `attempt` counts from 1, and is
+    the one of the carrier where that is higher;
     `is_cron`, where a scheduler of the runner's own sent it, whatever its carrier says: its keys are then minted;
     `is_schedule`, where it is a schedule's, and run at each of its times: that is a cron run, with keys of its own each
     time, unless the carrier is one that departed for a single time (as any kind but `policy.CRON`);
@@ -305,7 +317,7 @@ def arrival(
     except Exception as exc:
         faults.internal_error("task", exc, "a message's carrier is not read")
     is_cron = is_cron or (is_schedule and (said.tick is not None or not said.nonce))
-    job = redaction.encodable(said.tick or job)
+    job, attempt = redaction.encodable(said.tick or job), max(attempt, said.attempt)
     kind = policy.CRON if is_cron or said.tick is not None else policy.TASK if attempt <= 1 else policy.RETRY
     minted = cron.key_of_run(runner, job) if kind == policy.CRON else _key_of_message(runner, job, said.nonce)
     snapshot = _arriving(said, kind, minted, attempt, is_tick=is_cron)
@@ -323,7 +335,7 @@ def arrival(
     if why:
         key, name = flow.registry.keys[0].name, policy.NAMES[kind]
         alerts.deliver(Mismatch(key, "forged", None, None, f"message: {why}", "dropped", hop_kind=name))
-    return Arrival(departing, SimpleNamespace(__qualname__=job, __module__=None) if called is None else called)
+    return Arrival(departing, SimpleNamespace(__qualname__=job, __module__=None) if called is None else called, attempt)
 
 
 def _key_of_message(runner: str, job: str, nonce: str) -> str:

@@ -42,6 +42,7 @@ class _Run(NamedTuple):
     """The job that the current context runs."""
 
     id: str
+    attempt: int
     arrived: Snapshot
 
 
@@ -103,7 +104,9 @@ def _retrying(original: Callable[..., Any], active: Active) -> Callable[..., Any
     def retry(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = _RUN.get()
         if active.on and run is not None and run.id == self.id:
-            vars(self)[NOTE] = run.arrived.run(tasks.depart, policy.RETRY, message=self.id)
+            # RQ counts attempts down from a number that it forgets, or not at all.
+            again = run.attempt + 1
+            vars(self)[NOTE] = run.arrived.run(tasks.depart, policy.RETRY, message=self.id, attempt=again)
         return original(self, *args, **kwargs)
 
     return retry
@@ -130,7 +133,7 @@ def _arrival(job: Any) -> Arrival:
             job.func  # noqa: B018
         except (Exception, SystemExit):  # RQ will see it too, and say so
             pass
-    retries = getattr(job, "number_of_retries", None)
+    retries = getattr(job, "number_of_retries", None)  # since 2.0, of those that a job asks for by what it returns
     return tasks.arrival(
         vars(job).get(NOTE),
         runner=RUNNER,
@@ -160,7 +163,7 @@ def _performing(original: Callable[..., Any], active: Active) -> Callable[..., A
             return original(self, job, *args, **kwargs)
 
         def perform() -> Any:
-            token = _RUN.set(_Run(job.id, snapshots.depart()))
+            token = _RUN.set(_Run(job.id, arriving.attempt, snapshots.depart()))
             try:
                 return original(self, job, *args, **kwargs)
             finally:

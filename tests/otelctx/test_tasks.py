@@ -224,6 +224,19 @@ def test_a_claim_is_granted_from_the_message_for_each_attempt_and_only_there(run
     assert otelctx.claim_state() == "none"
 
 
+def test_where_a_runner_does_not_count_the_attempts_of_a_message_its_carrier_does() -> None:
+    with otelctx.grant_claim(Claim("t1")):
+        first = tasks.depart()
+
+    def again() -> str:
+        return tasks.depart(policy.RETRY, attempt=2)
+
+    arriving = tasks.arrival(_run(first, again), runner="r", job="mail")
+    assert (arriving.attempt, policy.NAMES[arriving.departure.kind]) == (2, "retry")
+    assert arriving.run(lambda: getattr(otelctx.current_claim(), "attempt", None)) == "2"
+    assert tasks.arrival(first, runner="r", job="mail", attempt=3).attempt == 3
+
+
 def test_a_ticks_message_is_minted_when_it_is_sent_and_keeps_its_key() -> None:
     with otelctx.bind(session="A"), set_to(KEY, "A"):
         ticks = [tasks.depart(policy.CRON, runner="beat", job="nightly") for _ in range(2)]
@@ -358,6 +371,10 @@ BROKEN: dict[str, Callable[[str], object]] = {
     "with an object for a variable": lambda text: _mended(text, keys={"session": {"v": "B", "r": {"a:b": [1]}}}),
     "with a claim without a task": lambda text: _mended(text, claim={"holder": "me"}),
     "with half a parent": lambda text: _mended(text, parent="00-1-2-3"),
+    "as no attempt": lambda text: _mended(text, **{"try": 0}),
+    "as a word's attempt": lambda text: _mended(text, **{"try": "2"}),
+    "as an attempt that is none": lambda text: _mended(text, **{"try": True}),
+    "as too many attempts": lambda text: _mended(text, **{"try": 10**6}),
     "with a list of keys": lambda text: _mended(text, keys=["session"]),
 }
 

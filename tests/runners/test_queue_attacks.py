@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.runners import test_celery as celery
-from tests.runners import test_taskiq as taskiq
+from tests.runners.queues import CELERY, TASKIQ
 from tests.runners.scheduled import OFF, ON, run
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(900)]  # the first test may have to install
@@ -20,7 +19,7 @@ SIGNED = {**ON, "OTELCTX_SECRET": "a secret that is long enough to be one"}
 def test_a_kicker_of_taskiqs_that_schedules_tasks_of_several_sessions_at_once_schedules_each_as_its_own(
     variables: dict[str, str],
 ) -> None:
-    seen = run(taskiq.VERSIONS["highest"], "taskiq_attacks.py", "at_once", **variables)
+    seen = run(TASKIQ.versions["highest"], "taskiq_attacks.py", "at_once", **variables)
     (scheduled,) = seen.of("scheduled")
     assert (scheduled["schedules"], scheduled["kickers"], scheduled["left"]) == (6, True, None)
     if variables is not OFF:
@@ -30,7 +29,7 @@ def test_a_kicker_of_taskiqs_that_schedules_tasks_of_several_sessions_at_once_sc
 
 
 def test_a_retry_that_taskiq_puts_off_keeps_its_messages_key_and_is_granted_its_claim() -> None:
-    seen = run(taskiq.VERSIONS["highest"], "taskiq_attacks.py", "put_off", **SIGNED)
+    seen = run(TASKIQ.versions["highest"], "taskiq_attacks.py", "put_off", **SIGNED)
     assert [(one["key"], one["app"], one["granted"]) for one in seen.of("retried")] == [
         ("A", None, ["task 1", "1"]),
         ("A", None, ["task 1", "2"]),
@@ -38,9 +37,9 @@ def test_a_retry_that_taskiq_puts_off_keeps_its_messages_key_and_is_granted_its_
     assert (seen.alerts, seen.errors) == ([], {})
 
 
-@pytest.mark.parametrize("version", list(celery.VERSIONS))
+@pytest.mark.parametrize("version", list(CELERY.versions))
 def test_what_a_message_of_celerys_brings_along_is_the_messages_whatever_its_task_has_left(version: str) -> None:
-    seen = run(celery.VERSIONS[version], "celery_attacks.py", "brought", **SIGNED)
+    seen = run(CELERY.versions[version], "celery_attacks.py", "brought", **SIGNED)
     own = {"sends:sent", "sends:eager", "sends:eager:link"}
     for one in seen.seen:
         expected = "A.sub" if one["label"] in own else "A"
@@ -48,9 +47,9 @@ def test_what_a_message_of_celerys_brings_along_is_the_messages_whatever_its_tas
     assert (seen.alerts, seen.errors) == ([], {})
 
 
-@pytest.mark.parametrize("version", list(celery.VERSIONS))
+@pytest.mark.parametrize("version", list(CELERY.versions))
 def test_what_celery_sends_for_a_task_that_was_revoked_is_the_messages(version: str) -> None:
-    seen = run(celery.VERSIONS[version], "celery_attacks.py", "revoked", **SIGNED)
+    seen = run(CELERY.versions[version], "celery_attacks.py", "revoked", **SIGNED)
     for label in ("header", "sent back"):
         assert (seen.keys(label)[0], seen.app(label)[0]) == ("A", "A"), label
     assert (seen.alerts, seen.errors) == ([], {})

@@ -72,6 +72,7 @@ async def ticked(ctx: Any) -> None:
 
 
 async def started(ctx: Any) -> None:
+    see("serves")
     see("ready")
     if not os.environ.get("TABLE"):
         APP_KEY.set("left at the start")

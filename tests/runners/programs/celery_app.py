@@ -20,15 +20,15 @@ if os.environ.get("TELEMETRY"):
 app = Celery("celery_app", broker=os.environ["BROKER"], backend=os.environ["BROKER"])
 app.conf.update(
     task_protocol=int(os.environ.get("PROTOCOL", "2")),
-    task_always_eager=bool(os.environ.get("EAGER")),
+    task_always_eager=bool(os.environ.get("IN_PLACE")),
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
     broker_transport_options={"polling_interval": 0.05},
     worker_max_tasks_per_child=int(os.environ["MAX_TASKS"]) if "MAX_TASKS" in os.environ else None,
     beat_schedule={
-        "nightly": {"task": "celery_app.ticked", "schedule": float(os.environ["EVERY"]), "args": ["tick"]},
+        "nightly": {"task": "celery_app.ticked", "schedule": float(os.environ["TICK"]), "args": ["tick"]},
     }
-    if "EVERY" in os.environ
+    if "TICK" in os.environ
     else {},
     beat_max_loop_interval=0.2,
 )
@@ -36,7 +36,13 @@ app.conf.update(
 
 @signals.worker_ready.connect
 def _ready(**_: Any) -> None:
+    see("serves")
     see("ready")
+
+
+@signals.task_received.connect
+def _received(**_: Any) -> None:
+    see("serves")
 
 
 @signals.worker_process_init.connect

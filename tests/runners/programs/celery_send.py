@@ -5,42 +5,29 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import Any
 
 import celery_app as tasks
+import turns
 from celery import chain, chord, group
 from celery_app import app
 from sightings import see, session, write
 
 import otelctx
 
+sent: dict[str, Any] = {}
 
-def one() -> None:
-    """Under A, under B and under nothing."""
-    for key in "AB":
-        with session(key):
-            tasks.seen.delay(key)
-    tasks.seen.delay("nobody")
+
+def send(task: str, label: str, *others: object) -> None:
+    sent[label] = getattr(tasks, task).delay(label, *others)
+
+
+def by_itself() -> None:
+    """A task that Celery retries, and one that is sent by its name."""
+    with session("A"):
+        tasks.retries_by_itself.delay("retries by itself", 2)
     with otelctx.bind(session="bound"):
         app.send_task("celery_app.seen", ["by name"])
-
-
-def taint() -> None:
-    """A task that sets the key and never resets it, before one of nobody, and one of A."""
-    for number in range(4):
-        with session("A"):
-            tasks.taints.delay(f"A{number}", "tainted").get(timeout=20)
-        tasks.taints.delay(f"nobody{number}", "tainted").get(timeout=20)
-
-
-def retry() -> None:
-    """Under A, with B served in between; a task that binds another key before it retries."""
-    with session("A"):
-        tasks.retried.delay("retries", 2, countdown=0.3)
-        tasks.retried.delay("binds and retries", 2, bound="tainted")
-        tasks.retries_by_itself.delay("retries by itself", 2)
-    with session("B"):
-        tasks.seen.delay("between")
-    tasks.retried.delay("nobody retries", 2)
 
 
 def canvas() -> None:
@@ -79,35 +66,15 @@ def worker_lost() -> None:
         tasks.hangs.apply_async(["hangs"], link_error=tasks.failed.s("killed"))
 
 
-def traced() -> None:
-    """Within a span."""
-    from opentelemetry import trace
-
-    with session("A"), trace.get_tracer("tests").start_as_current_span("turn"):
-        tasks.retried.delay("traced", 1, countdown=0.3)
-
-
-def claimed() -> None:
-    """By a dispatcher's worker, which holds a claim; at once, and for later."""
-    with session("A"), otelctx.grant_claim(otelctx.Claim("task-7", holder="me")):
-        tasks.retried.delay("claimed", 1)
+def for_later() -> None:
+    """By a dispatcher's worker, for later."""
+    with session("A"), otelctx.grant_claim(otelctx.Claim("t1")):
         tasks.seen.apply_async(["claimed, for later"], countdown=0.2)
-    with session("A"), otelctx.shed_claim():
-        tasks.seen.delay("shed")
 
 
 def broken() -> None:
     """Carriers that are none, as whoever can write to the broker may make them."""
-    carriers = {
-        "text": "nonsense",
-        "truncated": '1..{"n":"0',
-        "oversized": "1.." + "x" * 20_000,
-        "number": 17,
-        "list": ["1", "", "{}"],
-        "signature": '1.AAAA.{"n":"0","t":1,"k":{"session":"B"}}',
-        "types": '1..{"n":"0","t":"yesterday","k":{"session":["B"]}}',
-    }
-
+    carriers = {**turns.BROKEN, "number": 17, "list": ["1", "", "{}"]}
     current: list[object] = [None]
 
     @tasks.signals.before_task_publish.connect
@@ -133,16 +100,10 @@ def many() -> None:
     write("many", done=int(client.get("done") or 0), counted=counted, processes=client.hlen("processes"))
 
 
-def table() -> None:
-    """The rows of the table: after B's task, which leaves the key."""
-    with session("B"):
-        tasks.taints.delay("B", "B").get(timeout=20)
-    with session("A"):
-        tasks.seen.delay("under A").get(timeout=20)
-    tasks.seen.delay("under nothing").get(timeout=20)
-    with session("A"):
-        tasks.retried.delay("retry", 1)
-
-
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    for scenario in sys.argv[1:]:
+        if scenario in turns.SCENARIOS:
+            for task, arguments in turns.of(scenario):
+                send(task, *arguments)
+        else:
+            globals()[scenario]()

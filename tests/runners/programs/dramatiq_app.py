@@ -27,10 +27,10 @@ class Watching(Middleware):
         see("ready")
 
     def before_delay_message(self, broker: Any, message: Any) -> None:
-        see("consumer")
+        see("serves")
 
     def before_worker_thread_shutdown(self, broker: Any, thread: Any) -> None:
-        see("thread")
+        see("serves")
 
     def before_process_message(self, broker: Any, message: Any) -> None:
         if message.args and message.args[0] == "skipped":

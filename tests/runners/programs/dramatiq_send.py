@@ -2,54 +2,50 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import Any
 
 import dramatiq_app as actors
+import turns
 from dramatiq import Worker, pipeline
 from dramatiq_app import broker
-from sightings import see, session, write
+from sightings import session, write
 
-import otelctx
+sent: dict[str, Any] = {}
 
 
-def one() -> None:
-    """Under A, under B and under nothing."""
-    for key in "AB":
-        with session(key):
-            actors.seen.send_with_options(args=(key,), mine=key)
-    actors.seen.send("nobody")
-    with otelctx.bind(session="bound"):
-        actors.seen.send("bound")
+def send(task: str, label: str, *others: object) -> None:
+    actor = getattr(actors, task)
+    sent[label] = actor(label, *others) if os.environ.get("IN_PLACE") else actor.send(label, *others)
+
+
+def contract(*scenarios: str) -> None:
+    for scenario in scenarios:
+        for task, arguments in turns.of(scenario):
+            send(task, *arguments)
+
+
+def own() -> None:
+    """One message that is sent twice, one with an option of the application's own, and one for later."""
     with session("A"):
         message = actors.seen.message("sent twice")
         broker.enqueue(message)
     with session("B"):
         broker.enqueue(message)
+        actors.seen.send_with_options(args=("with an option",), mine="B")
+    with session("A"):
+        actors.retried.send_with_options(args=("retries later", 2), delay=200)
 
 
-def taint() -> None:
-    """An actor that sets the key and never resets it, before one of nobody."""
+def awaited() -> None:
+    """Async actors that set the key, and one that does and fails."""
     for number in range(3):
         with session("A"):
-            actors.taints.send(f"A{number}", "tainted")
-            if actors.HAS_ASYNC_ACTORS:
-                actors.waits.send(f"waits {number}", 0, "tainted")
-        actors.seen.send(f"nobody{number}")
-        if actors.HAS_ASYNC_ACTORS:
-            actors.waits.send(f"nobody waits {number}")
-
-
-def retry() -> None:
-    """Under A, with B served in between; an actor that binds another key before it fails."""
+            actors.waits.send(f"waits {number}", 0, "tainted")
+        actors.waits.send(f"nobody waits {number}")
     with session("A"):
-        actors.retried.send("retries", 2)
-        actors.retried.send("binds and retries", 2, "tainted")
-        actors.retried.send_with_options(args=("retries later", 2), delay=200)
-        if actors.HAS_ASYNC_ACTORS:
-            actors.waits.send("waits and retries", 2, "tainted")
-    with session("B"):
-        actors.seen.send("between")
-    actors.retried.send("nobody retries", 2)
+        actors.waits.send("waits and retries", 2, "tainted")
 
 
 def everything() -> None:
@@ -57,62 +53,26 @@ def everything() -> None:
     with session("A"):
         actors.seen.send_with_options(args=("delayed",), delay=100)
         pipeline([actors.followed.message("pipeline"), actors.seen.message()]).run()
-        actors.spreads.send("spreads")
         actors.fails.send_with_options(args=("fails",), on_failure=actors.on_failure)
         actors.followed.send_with_options(args=("succeeds",), on_success=actors.on_success)
         actors.seen.send("skipped")
-        actors.seen("called")
-        see("after")
-
-
-def traced() -> None:
-    """Within a span."""
-    from opentelemetry import trace
-
-    with session("A"), trace.get_tracer("tests").start_as_current_span("turn"):
-        actors.retried.send("traced", 1)
-
-
-def claimed() -> None:
-    """By a worker that holds a claim."""
-    with session("A"), otelctx.grant_claim(otelctx.Claim("t1")):
-        actors.retried.send("claimed", 1)
 
 
 def broken() -> None:
     """Carriers that are none."""
-    carriers = {
-        "text": "nonsense",
-        "truncated": '1..{"n":"0',
-        "oversized": "1.." + "x" * 20_000,
-        "number": 1,
-        "list": ["1", "", "{}"],
-        "types": '1..{"n":"0","t":"yesterday","keys":{"session":["B"]}}',
-        "signature": '1.AAAA.{"n":"0","t":1,"keys":{"session":{"v":"B"}}}',
-    }
+    carriers = {**turns.BROKEN, "number": 1, "list": ["1", "", "{}"]}
     for name, carrier in carriers.items():
         message = actors.seen.message(name).copy(options={"redis_message_id": name, "otelctx": carrier})
         broker.do_enqueue(message.queue_name, name, message.encode())
 
 
-def table() -> None:
-    """The rows of the table: after B's message, whose actor leaves the key."""
-    with session("B"):
-        actors.taints.send("B", "B")
-    with session("A"):
-        actors.seen.send("under A")
-    actors.seen.send("under nothing")
-    with session("A"):
-        actors.retried.send("retry", 1)
-
-
-def in_place() -> None:
+def in_memory() -> None:
     """A worker and its senders in one process, on a broker in memory; the worker is started in a turn of C's."""
     worker = Worker(broker, worker_threads=1, worker_timeout=50)
     with session("C"):
         worker.start()
-    for scenario in (one, taint, retry):
-        scenario()
+    contract("one", "taint", "retry")
+    own()
     with session("A"):
         actors.seen.send_with_options(args=("delayed",), delay=50)
     broker.join("default", fail_fast=False)
@@ -135,4 +95,5 @@ def refused() -> None:
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    for scenario in sys.argv[1:]:
+        contract(scenario) if scenario in turns.SCENARIOS else globals()[scenario]()

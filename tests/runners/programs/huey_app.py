@@ -23,13 +23,14 @@ _serializers = {
 _options: dict[str, Any] = _serializers[os.environ.get("SERIALIZER", "plain")]()
 huey = (
     MemoryHuey("app", immediate=True)
-    if os.environ.get("IMMEDIATE")
+    if os.environ.get("IN_PLACE")
     else SqliteHuey("app", filename=os.environ["DATABASE"], **_options)
 )
 
 
 @huey.on_startup()
 def _started() -> None:
+    see("serves")
     see("ready")
 
 

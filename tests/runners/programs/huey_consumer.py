@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 if sys.argv[1] == "greenlet":
@@ -12,9 +13,11 @@ if sys.argv[1] == "greenlet":
 from huey_app import huey
 
 if __name__ == "__main__":
-    if "tick" in sys.argv:  # a minute is too long for a test
+    if os.environ.get("TICK"):  # a minute is too long for a test
         from huey.consumer import Scheduler
 
         Scheduler.periodic_task_seconds = 1
-    consumer = huey.create_consumer(workers=1, worker_type=sys.argv[1], max_delay=0.1, periodic="tick" in sys.argv)
+    consumer = huey.create_consumer(
+        workers=1, worker_type=sys.argv[1], max_delay=0.1, periodic=bool(os.environ.get("TICK"))
+    )
     consumer.run()

@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import huey_app as tasks
+import turns
 from huey_app import huey
 from sightings import see, session
 
-import otelctx
+sent: dict[str, Any] = {}
 
 
-def one() -> None:
-    """Under A, under B and under nothing."""
-    for key in "AB":
-        with session(key):
-            tasks.seen(key)
-    tasks.seen("nobody")
-    with otelctx.bind(session="bound"):
-        tasks.seen("bound")
+def send(task: str, label: str, *others: object) -> None:
+    sent[label] = getattr(tasks, task)(label, *others)
 
 
-def taint() -> None:
-    """A task that sets the key and never resets it, before one of nobody."""
-    for number in range(3):
-        with session("A"):
-            tasks.taints(f"A{number}", "tainted")
-        tasks.taints(f"nobody{number}", "tainted")
-
-
-def retry() -> None:
-    """Under A, with B served in between; a task that binds another key before it fails."""
+def later() -> None:
+    """A task for later, with retries for later."""
     with session("A"):
-        tasks.retried("retries", 2)
-        tasks.retried("binds and retries", 2, "tainted")
         tasks.retried.schedule(args=("retries later", 2), delay=1, retry_delay=1)
-    with session("B"):
-        tasks.seen("between")
-    tasks.retried("nobody retries", 2)
 
 
 def everything() -> None:
@@ -47,14 +30,12 @@ def everything() -> None:
         huey.enqueue(tasks.seen.s("pipeline 1").then(tasks.passed).then(tasks.passed))
         huey.enqueue(tasks.retried.s("fails", 9, retries=0).error(tasks.passed))
         tasks.seen.map(["mapped 1", "mapped 2"])
-        tasks.spreads("spreads")
         tasks.with_resource("with resource")
 
 
 def immediate() -> None:
-    """Tasks that run at once, in the caller; a periodic one is a run of a cron job."""
+    """A periodic task that runs at once, in the caller, is a run of a cron job all the same."""
     with session("A"):
-        tasks.seen("immediate")
         tasks.ticked()
         see("after")
 
@@ -66,40 +47,19 @@ def now() -> None:
         see("after")
 
 
-def traced() -> None:
-    """Within a span."""
-    from opentelemetry import trace
-
-    with session("A"), trace.get_tracer("tests").start_as_current_span("turn"):
-        tasks.retried("traced", 1)
-
-
 def broken() -> None:
     """Carriers that are none."""
-    carriers = {
-        "text": b"nonsense",
-        "truncated": b'1..{"n":"0',
-        "oversized": b"1.." + b"x" * 20_000,
-        "bytes": b"\xff\xfe",
-        "types": b'1..{"n":"0","t":"yesterday","keys":{"session":["B"]}}',
-        "signature": b'1.AAAA.{"n":"0","t":1,"keys":{"session":{"v":"B"}}}',
-    }
+    carriers = {**{name: carrier.encode() for name, carrier in turns.BROKEN.items()}, "bytes": b"\xff\xfe"}
     for name, carrier in carriers.items():
         written = huey.serialize_task(tasks.seen.s(name))
         written = written.partition(b"\0otelctx:")[0]
         huey.storage.enqueue(written + b"\0otelctx:" + carrier + b"\0", None)
 
 
-def table() -> None:
-    """The rows of the table: after B's task, which leaves the key."""
-    with session("B"):
-        tasks.taints("B", "B")
-    with session("A"):
-        tasks.seen("under A")
-    tasks.seen("under nothing")
-    with session("A"):
-        tasks.retried("retry", 1)
-
-
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    for scenario in sys.argv[1:]:
+        if scenario in turns.SCENARIOS:
+            for task, arguments in turns.of(scenario):
+                send(task, *arguments)
+        else:
+            globals()[scenario]()

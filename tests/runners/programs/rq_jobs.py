@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import rq.worker
 import sightings
 from redis import Redis
 from rq import Queue, get_current_job
 from sightings import APP_KEY, see
 
-sightings.ambient()
 if os.environ.get("TELEMETRY"):
     sightings.telemetry()
 
 connection = Redis.from_url(os.environ["BROKER"])
-queue = Queue("default", connection=connection)
+queue = Queue("default", connection=connection, is_async=not os.environ.get("IN_PLACE"))
 
 
 def seen(label: str) -> str:
@@ -31,7 +31,7 @@ def taints(label: str, key: str) -> None:
     APP_KEY.set(key)
 
 
-def fails(label: str, times: int = 99, bound: str = "") -> None:
+def retried(label: str, times: int, bound: str = "") -> None:
     """Fail `times` times; `bound`: what the application's variable is by then."""
     see(label)
     if bound:
@@ -67,3 +67,25 @@ def failed(job: Any, connection: Any, *exc_info: Any) -> None:
 def stopped(job: Any, connection: Any) -> None:
     """Be called back, in the worker itself."""
     see("on_stopped")
+
+
+class _Watched:
+    """A worker that says who it is before each job."""
+
+    def execute_job(self, *args: Any, **kwargs: Any) -> Any:
+        see("serves")
+        return super().execute_job(*args, **kwargs)  # type: ignore[misc]
+
+
+class ForkWorker(_Watched, rq.worker.Worker):
+    """One that forks."""
+
+
+class SimpleWorker(_Watched, rq.worker.SimpleWorker):
+    """One that does not."""
+
+
+if hasattr(rq.worker, "SpawnWorker"):
+
+    class SpawnWorker(_Watched, rq.worker.SpawnWorker):
+        """One that starts a new interpreter."""

@@ -7,42 +7,34 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import rq_jobs as jobs
+import turns
 from rq import Callback, Queue, Retry
 from rq.command import send_stop_job_command
 from rq.job import Job
 from rq_jobs import connection, queue
-from sightings import see, session
+from sightings import session
 
 import otelctx
 
+sent: dict[str, Job] = {}
 
-def one() -> None:
-    """Under A, under B and under nothing."""
-    for key in "AB":
-        with session(key):
-            queue.enqueue(jobs.seen, key, meta={"mine": key})
-    queue.enqueue(jobs.seen, "nobody")
+
+def send(task: str, label: str, *others: object) -> None:
+    sent[label] = queue.enqueue(getattr(jobs, task), label, *others, retry=Retry(max=3) if task == "retried" else None)
+
+
+def own() -> None:
+    """With metadata of the application's own, and by a function's name."""
+    with session("A"):
+        queue.enqueue(jobs.seen, "with metadata", meta={"mine": "A"})
     with otelctx.bind(session="bound"):
         queue.enqueue("rq_jobs.seen", "by name")
 
 
-def taint() -> None:
-    """A job that sets the key and never resets it, before one of nobody."""
-    for number in range(3):
-        with session("A"):
-            queue.enqueue(jobs.taints, f"A{number}", "tainted")
-        queue.enqueue(jobs.taints, f"nobody{number}", "tainted")
-
-
-def retry() -> None:
-    """Under A, with B served in between; a job that binds another key before it fails."""
+def later() -> None:
+    """A retry that is for later."""
     with session("A"):
-        queue.enqueue(jobs.fails, "retries", 2, retry=Retry(max=3))
-        queue.enqueue(jobs.fails, "binds and retries", 2, "tainted", retry=Retry(max=3))
-        queue.enqueue(jobs.fails, "retries later", 1, retry=Retry(max=1, interval=1))
-    with session("B"):
-        queue.enqueue(jobs.seen, "between")
-    queue.enqueue(jobs.fails, "nobody retries", 2, retry=Retry(max=3))
+        queue.enqueue(jobs.retried, "retries later", 1, retry=Retry(max=1, interval=1))
 
 
 def everything() -> None:
@@ -59,8 +51,7 @@ def everything() -> None:
         first = queue.enqueue(jobs.seen, "first")
         queue.enqueue(jobs.seen, "dependent", depends_on=first)
         queue.enqueue(jobs.seen, "succeeds", on_success=Callback(jobs.succeeded))
-        queue.enqueue(jobs.fails, "fails", on_failure=Callback(jobs.failed))
-        queue.enqueue(jobs.spreads, "spreads")
+        queue.enqueue(jobs.retried, "fails", 99, on_failure=Callback(jobs.failed))
         created = Job.create(jobs.seen, ("created and enqueued by B",), connection=connection)
         created.save()
     with session("B"):
@@ -77,17 +68,10 @@ def stop() -> None:
     send_stop_job_command(connection, job.id)
 
 
-def immediate() -> None:
-    """A queue that is not asynchronous: its jobs are the caller's own work."""
-    with session("A"):
-        Queue("now", connection=connection, is_async=False).enqueue(jobs.seen, "immediate")
-        see("after")
-
-
 def requeue() -> None:
     """A failed job of A's, which an operator puts back."""
     with session("A"):
-        job = queue.enqueue(jobs.fails, "requeued", 1)
+        job = queue.enqueue(jobs.retried, "requeued", 1)
     deadline = time.monotonic() + 20
     while job.get_status() != "failed" and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -95,24 +79,9 @@ def requeue() -> None:
         Job.fetch(job.id, connection=connection).requeue()
 
 
-def traced() -> None:
-    """Within a span."""
-    from opentelemetry import trace
-
-    with session("A"), trace.get_tracer("tests").start_as_current_span("turn"):
-        queue.enqueue(jobs.fails, "traced", 1, retry=Retry(max=1))
-
-
 def broken() -> None:
     """Carriers that are none."""
-    carriers: dict[str, object] = {
-        "text": "nonsense",
-        "truncated": '1..{"n":"0',
-        "oversized": "1.." + "x" * 20_000,
-        "bytes": b"\xff\xfe",
-        "signature": '1.AAAA.{"n":"0","t":1,"keys":{"session":{"v":"B"}}}',
-        "types": '1..{"n":"0","t":"yesterday","keys":{"session":["B"]}}',
-    }
+    carriers: dict[str, object] = {**turns.BROKEN, "bytes": b"\xff\xfe"}
     for name, carrier in carriers.items():
         with session("A"):
             job = Job.create(jobs.seen, (name,), connection=connection, origin="default")
@@ -121,16 +90,10 @@ def broken() -> None:
         connection.lpush(queue.key, job.id)
 
 
-def table() -> None:
-    """The rows of the table: after B's job, which leaves the key."""
-    with session("B"):
-        queue.enqueue(jobs.taints, "B", "B")
-    with session("A"):
-        queue.enqueue(jobs.seen, "under A")
-    queue.enqueue(jobs.seen, "under nothing")
-    with session("A"):
-        queue.enqueue(jobs.fails, "retry", 1, retry=Retry(max=1))
-
-
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    for scenario in sys.argv[1:]:
+        if scenario in turns.SCENARIOS:
+            for task, arguments in turns.of(scenario):
+                send(task, *arguments)
+        else:
+            globals()[scenario]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import rq_jobs
+import sightings
 from rq_jobs import connection
 from sightings import see
 
@@ -23,13 +24,12 @@ def cron() -> None:
 
 def work() -> None:
     """Work until a signal comes."""
-    import rq.worker
-
-    kinds = {"fork": "Worker", "simple": "SimpleWorker", "spawn": "SpawnWorker"}
-    worker = getattr(rq.worker, kinds[KIND])(["default"], connection=connection)
+    kinds = {"fork": "ForkWorker", "simple": "SimpleWorker", "spawn": "SpawnWorker"}
+    worker = getattr(rq_jobs, kinds[KIND])(["default"], connection=connection)
     see("ready")
     worker.work(with_scheduler=True)
 
 
 if __name__ == "__main__":
+    sightings.ambient()  # not in the processes that are started for jobs
     cron() if KIND == "cron" else work()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 from typing import Any
 
@@ -10,6 +11,7 @@ import sightings
 from sightings import APP_KEY, see
 from taskiq import Context, InMemoryBroker, SimpleRetryMiddleware, TaskiqDepends, TaskiqEvents, TaskiqScheduler
 from taskiq.schedule_sources import LabelScheduleSource
+from taskiq.scheduler.scheduler import ScheduledTask
 from taskiq_redis import ListQueueBroker
 
 sightings.ambient()
@@ -23,6 +25,7 @@ scheduler = TaskiqScheduler(broker, [LabelScheduleSource(broker)])
 
 @broker.on_event(TaskiqEvents.WORKER_STARTUP)
 async def started(state: Any) -> None:
+    see("serves")
     see("ready")
 
 
@@ -71,8 +74,8 @@ async def spreads(label: str) -> None:
     await seen.kiq(f"{label}:sent")
 
 
-# Each minute; where an interval is given, in seconds, which newer versions know: at once, and again behind it.
-RECURS = {"interval": int(os.environ["EVERY"])} if "EVERY" in os.environ else {"cron": "* * * * *"}
+# Newer versions know intervals, in seconds: the first run is at once.
+RECURS = {"interval": 1} if "interval" in inspect.signature(ScheduledTask).parameters else {"cron": "* * * * *"}
 
 
 @broker.task(task_name="ticked", schedule=[{**RECURS, "args": ["tick"]}])
