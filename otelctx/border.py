@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otelctx import admission, alerts, flow, runtime, signing
+from otelctx import admission, alerts, flow, policy, runtime, signing
 from otelctx.mismatch import Mismatch
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def configure(settings: BaggageConfig) -> None:
 
 @contextmanager
 def own_carrier() -> Iterator[None]:
-    """Within the block, what is injected is for a child of ours: its keys stay."""
+    """Within the block, what is injected is for a child of ours: keys stay, but those that a policy keeps from it."""
     token = _OWN_CARRIER.set(True)
     try:
         yield
@@ -82,7 +82,8 @@ def leaving(context: Any) -> Any:
     """The OpenTelemetry Context (None: the current one) from which a propagator injects."""
     current = runtime.variable.get() if context is None else context
     held = runtime.baggage_of(current) or {}
-    outbound = "plain" if _OWN_CARRIER.get() else _outbound
+    is_childs = _OWN_CARRIER.get()
+    outbound = "plain" if is_childs else _outbound
     names = _names()
     # With `plain`, keys that are declared elsewhere, and were trusted here, pass as they came.
     kept = {
@@ -95,7 +96,8 @@ def leaving(context: Any) -> Any:
             flow.discover()
         now, trace = flow.peek(), _trace_of(current)
         for key in flow.registry.keys:
-            value = admission.value_of(key, now, current)
+            is_withheld = is_childs and policy.for_key(key, policy.SUBPROCESS) != "inherit"
+            value = None if is_withheld else admission.value_of(key, now, current)
             if value is not None:
                 _add(kept, key.baggage, value, outbound, trace)
     return context if kept == held else runtime.with_baggage(current, kept)

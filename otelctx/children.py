@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
-from otelctx import alerts, binding, border, faults, flow, mode, ownership, scoped_env, spans
+from otelctx import alerts, binding, border, faults, flow, mode, ownership, policy, scoped_env, spans
 from otelctx import place as places
 from otelctx.claim import Claim, Inherited
 from otelctx.keys import EnvSource
@@ -86,11 +86,12 @@ def environment(
 def _report(changes: Mapping[str, str | None], child: Mapping[str, str]) -> None:
     """In observe: what the child sees that it would not see in repair."""
     keys = {s.path: key.name for key in flow.registry.keys for s in key.ambient if isinstance(s, EnvSource)}
+    withheld = _withheld()
     for name, expected in changes.items():
         observed = child.get(name)
         if observed is None or (name not in keys and not _is_claims(name)):
             continue
-        if expected is None and name in keys and not spans.is_cleared(flow.peek(), keys[name]):
+        if expected is None and name in keys and name not in withheld and not spans.is_cleared(flow.peek(), keys[name]):
             continue  # nothing was to be handed on, so nothing was mistaken for it
         reason: Reason = "leaked" if expected is None else "foreign"
         place = places.departure()
@@ -101,11 +102,16 @@ def _report(changes: Mapping[str, str | None], child: Mapping[str, str]) -> None
 
 
 def _changes(child: Mapping[str, str], process: Mapping[str, str], *, may_tell: bool) -> dict[str, str | None]:
+    view = _view(child, process)
     changes = {
         name: value
-        for name, value in {**_keys(), **_claim(child, process), **_view(child, process)}.items()
+        for name, value in {**_keys(), **_claim(child, process), **view}.items()
         if child.get(name) != value and (child is process or child.get(name) == process.get(name))
     }
+    for name in _withheld():
+        changes.pop(name, None)
+        if name in child and (child is process or child[name] in (process.get(name), view.get(name))):
+            changes[name] = None
     if may_tell and _SPAWNING.get():
         _report_undeclared(child, process)
     if _carrier:
@@ -136,6 +142,17 @@ def _keys() -> dict[str, str | None]:
             elif value is not None or spans.is_cleared(now, key.name) or key.process_identity() is None:
                 wanted[source.path] = None
     return wanted
+
+
+def _withheld() -> list[str]:
+    """The variables of keys that an operator's policy sheds at children, or mints: a fresh key has no place there."""
+    return [
+        source.path
+        for key in flow.registry.keys
+        if policy.for_key(key, policy.SUBPROCESS) != "inherit"
+        for source in key.ambient
+        if isinstance(source, EnvSource)
+    ]
 
 
 def _fits(value: str) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
-from otelctx.policy import NAMES as HOP_KINDS
+from otelctx.policy import SETTABLE as HOP_KINDS
 from otelctx.policy import Policy
 from otelctx.schema import (
     INVALID,

@@ -44,6 +44,9 @@ NAMES: Final = (
     "service",
 )
 
+SETTABLE: Final = tuple(name for name in NAMES if name != NAMES[SERVICE])
+"""The kinds that an operator may give a policy: what serves everybody is nobody's, whatever anybody says."""
+
 EXPLICIT: Final = len(NAMES)
 """A snapshot that the application itself captured and replays: no hop of any kind, and nothing to compare."""
 

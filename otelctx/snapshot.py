@@ -34,10 +34,8 @@ Set = tuple[ContextVar[Any], object]
 
 _counted: Final = (*policy.NAMES, policy.NAMES[policy.CALLBACK])
 _carried: Final = tuple(metrics.hop_counter(name, "carried") for name in _counted)
-_changed: Final = tuple(
-    metrics.hop_counter(name, "minted" if policy.KEYS.get(kind) == "mint" else "shed")
-    for kind, name in enumerate(_counted)
-)
+_minted: Final = tuple(metrics.hop_counter(name, "minted") for name in _counted)
+_shed: Final = tuple(metrics.hop_counter(name, "shed") for name in _counted)
 EMPTY: Final = tuple(metrics.hop_counter(name, "empty") for name in _counted)
 
 
@@ -96,8 +94,8 @@ class Snapshot:
         """As text, once it has gone to another process (unset before that); see `otelctx.carrier`."""
         self.counts: tuple[Callable[[], int], ...] = EMPTY
         """How to count its arrival, by the kind of hop."""
-        if not after.is_empty:
-            self.counts = _carried if after is before else _changed
+        if not (after.is_empty and before.is_empty):
+            self.counts = _carried if after is before else _minted if _is_minted(before, after) else _shed
 
     def replayed(self) -> tuple[Set, ...]:
         """Each variable that is replayed, with its raw value: the flow's, and OpenTelemetry's."""
@@ -163,6 +161,11 @@ class Snapshot:
             key.name for key, value in zip(self.flow.registry.keys, self.flow.values, strict=True) if value
         )
         return f"<otelctx.Snapshot of {bound or 'nothing'}>"
+
+
+def _is_minted(before: Flow, after: Flow) -> bool:
+    pairs = zip(before.values, after.values, strict=False)  # of the same keys, but where they are declared anew
+    return any(new is not None and new != old for old, new in pairs)
 
 
 def _fill(cells: tuple[Set, ...], root: Flow) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import _thread
 import asyncio
 import importlib
+import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -440,3 +443,48 @@ def test_a_source_that_its_module_turns_out_not_to_have_is_told_once_when_the_mo
     assert "has no attribute 'CURENT'; did you mean 'CURRENT'?" in caplog.text
     otelctx.capture()
     assert caplog.text.count("is not there") == 1
+
+
+# --- a key that an operator keeps from child processes ----------------------------------------------------------------
+
+
+def child(**options: Any) -> tuple[str | None, str | None]:
+    """What a child process has for the key: in the declared variable, and in its baggage."""
+    program = f"import json, os; print(json.dumps([os.environ.get({VARIABLE!r}), os.environ.get('BAGGAGE')]))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, **options)
+    variable, baggage = json.loads(done.stdout)
+    return variable, baggage
+
+
+@pytest.mark.parametrize("wanted", ["shed", "mint"])
+@pytest.mark.parametrize("scoped", ["off", "scope"])
+@pytest.mark.parametrize("given", [False, True])
+def test_a_key_that_is_shed_at_child_processes_is_not_shown_to_them(
+    install: Install, alerts: list[Mismatch], wanted: str, scoped: str, given: bool
+) -> None:
+    declared = keys(IN_VARIABLE, IN_ENVIRONMENT)
+    declared["session"]["policy"] = {"subprocess": wanted}
+    install(keys=declared, subprocess={"carrier": True}, scoped_env={"mode": scoped, "names": [VARIABLE]})
+    with turn_of("A"), otelctx.bind(session="A"):
+        assert child(**({"env": dict(os.environ)} if given else {})) == (None, None)
+        assert child(env={**os.environ, VARIABLE: "on purpose"}) == ("on purpose", None)
+        assert os.environ[VARIABLE] == "A"
+    assert alerts == []
+
+
+def test_in_observe_a_key_that_is_to_be_shed_at_child_processes_is_told_of(
+    install: Install, alerts: list[Mismatch]
+) -> None:
+    declared = keys(IN_VARIABLE, IN_ENVIRONMENT)
+    declared["session"]["policy"] = {"subprocess": "shed"}
+    install(mode="observe", keys=declared)
+    with turn_of("A"):
+        assert child() == ("A", None)
+    assert [(one.reason, one.expected, one.observed, one.hop_kind) for one in alerts] == [
+        ("leaked", None, "A", "subprocess")
+    ]
+
+
+def test_a_service_thread_has_no_policy(install: Install) -> None:
+    with pytest.raises(otelctx.ConfigError, match=r"keys\.session\.policy\.service"):
+        install(keys={"session": {"policy": {"service": "inherit"}}})

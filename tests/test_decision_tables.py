@@ -465,6 +465,19 @@ def test_a_shed_key_that_the_environment_still_says_has_leaked(
     assert told(alerts) == [("leaked", None, "A", f"env:{ENV}", "observed")]
 
 
+@pytest.mark.parametrize(("wanted", "outcome"), [("mint", "minted"), ("shed", "shed"), ("inherit", "carried")])
+def test_a_hop_is_counted_by_what_its_policy_has_done(on: Install, wanted: str, outcome: str) -> None:
+    on("repair", session={"policy": {"executor": wanted}})
+    before = metrics.hop_counts()
+    with otelctx.bind(session="A"):
+        by_submit(nothing, session)
+    now = metrics.hop_counts()
+    assert {name: number - before.get(name, 0) for name, number in now.items() if number != before.get(name, 0)} == {
+        ("executor", outcome): 1,
+        ("service", "cleared"): 1,
+    }
+
+
 # --- at an arrival: each key by itself, and what stands for the alert ------------------------------------------------
 
 
