@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 from otelctx import alert_log, alert_span, alert_text, faults, metrics, redaction
 from otelctx.alert_rate import AlertRate
 from otelctx.faults import internal_error
-from otelctx.redaction import redact
 from otelctx.reentry import Reentry
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from otelctx.config import Config
     from otelctx.mismatch import Mismatch
 
-__all__ = ["configure", "deliver", "delivering", "internal_error", "on_mismatch", "redact"]
+__all__ = ["configure", "deliver", "delivering", "on_mismatch"]
 
 PER_MINUTE: Final = 10
 """How often an alert of one place is repeated in a minute, before `configure` says otherwise."""

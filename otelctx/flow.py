@@ -434,9 +434,9 @@ def refuse_baggage(name: str, why: str) -> None:
     """An entry stays out of baggage: counted and logged once per entry."""
     if name not in _refused:
         _refused.add(name)
-        from otelctx import alerts
+        from otelctx import faults
 
-        alerts.internal_error("baggage", message=f"{name} is left out of baggage: {why}; it still travels in process")
+        faults.internal_error("baggage", message=f"{name} is left out of baggage: {why}; it still travels in process")
 
 
 registry = Registry([Key(Config().keys["session"])])

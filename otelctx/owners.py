@@ -374,7 +374,7 @@ def _encoded(name: str) -> object:
 
 
 def _claim_of_process() -> ClaimState:
-    task = ownership._variables.get("task_id")
+    task = ownership.task_variable()
     if task is None:
         return None
     # Nearly every process is nobody's worker, and `os.environ` takes microseconds to say that a variable is not there:

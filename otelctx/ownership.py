@@ -41,7 +41,7 @@ def configure(settings: ClaimConfig) -> None:
 
 def of_process() -> Claim | None:
     """The claim that the process's own environment holds, as it is now; None where it holds none."""
-    task = _variables.get("task_id")
+    task = task_variable()
     if task is None or os.environ.get(MARKER) == "none":
         return None
     task_id = os.environ.get(task)
@@ -61,9 +61,14 @@ def is_declared() -> bool:
     return bool(_variables) and of_process() is not None
 
 
+def task_variable() -> str | None:
+    """The variable by which an environment holds a claim; None where that is not known."""
+    return _variables.get("task_id")
+
+
 def source() -> str | None:
     """Where `of_process` finds the claim, as a mismatch names it."""
-    task = _variables.get("task_id")
+    task = task_variable()
     return None if task is None else f"env:{task}"
 
 

@@ -15,7 +15,7 @@ went (`otelctx.env_view`). A context without an identity reads and writes the re
 written from here: `read`, `write` and `clear` only say what is to be done, and the original methods of ``os.environ``
 do it.
 
-Out of reach: ``os.putenv``, ``os.unsetenv`` and whatever calls C's ``getenv``; ``os.exec*`` without an environment.
+Out of reach: ``os.putenv``, ``os.unsetenv`` and whatever calls C's ``getenv``; ``os.exec*`` where nobody has forked.
 Thread-safe: a context belongs to one thread at a time, and a view is never changed once it is set.
 """
 

@@ -276,7 +276,7 @@ def test_without_opentelemetry_there_is_one_record_and_nothing_of_it_is_imported
         logging.getLogger().addHandler(handler)
         alerts.configure(None)
         alerts.deliver(Mismatch("session", "lost", "A", None, None, "observed"))
-        alerts.internal_error("test", ValueError("x"))
+        faults.internal_error("test", ValueError("x"))
         print([record.levelname for record in records], [n for n in sys.modules if n.startswith("opentelemetry")])
     """)
     assert printed == "['WARNING', 'WARNING'] []"
@@ -632,7 +632,7 @@ def test_an_alert_as_the_interpreter_ends_harms_nothing() -> None:
 
         class Last:
             def __init__(self):
-                self.deliver, self.error = alerts.deliver, alerts.internal_error
+                self.deliver, self.error = alerts.deliver, faults.internal_error
                 self.lost = Mismatch("session", "lost", "A", None, None, "observed")
 
             def __del__(self):
