@@ -266,7 +266,7 @@ def test_a_log_handler_that_raises_stops_no_other_channel(
 def test_without_opentelemetry_there_is_one_record_and_nothing_of_it_is_imported() -> None:
     printed = python("""
         import sys
-        from otelctx import alerts
+        from otelctx import alerts, faults
         from otelctx.mismatch import Mismatch
         assert "logging" not in sys.modules and "threading" not in sys.modules, "imported by the core"
         import logging
@@ -626,7 +626,7 @@ def test_an_alert_as_the_interpreter_ends_harms_nothing() -> None:
         from opentelemetry import trace
         from opentelemetry.sdk.trace import TracerProvider
         trace.set_tracer_provider(TracerProvider())
-        from otelctx import alerts
+        from otelctx import alerts, faults
         from otelctx.mismatch import Mismatch
         logging.disable()
 
