@@ -53,6 +53,22 @@ SUITES = {
         ),
         ("tests", "--ignore=tests/test_jobstores.py"),  # which wants servers
     ),
+    "apscheduler4": Suite(
+        "apscheduler==4.0.0a6",
+        (
+            "pytest<9",
+            "pytest-lazy-fixtures",
+            "pytest-mock",
+            "aiosqlite",
+            "anyio[trio]",
+            "cbor2<5.7",
+            "pymongo",
+            "sqlalchemy[asyncio]",
+            "time-machine",
+            "tzlocal",
+        ),
+        ("tests", "-m", "not external_service"),
+    ),
     "schedule": Suite("schedule==1.2.2", ("pytest", "pytz", "pytest-mock"), ("test_schedule.py",)),
     "huey": Suite("huey==3.5.4", ("pytest", "pytest-timeout"), ("huey/tests", "--timeout=120")),
     "rq": Suite(

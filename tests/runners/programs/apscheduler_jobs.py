@@ -193,8 +193,8 @@ def processes() -> None:
     scheduler.add_listener(lambda event: seen.seen.append(event.retval), EVENT_JOB_EXECUTED)
     in_turn("A", scheduler.start)
     in_turn("C", scheduler.add_job, elsewhere, args=["one-shot"], misfire_grace_time=60)  # a process is slow to start
+    wait_for("one-shot")  # what this thread imports while another one forks stays locked in the child
     in_turn("B", scheduler.add_job, elsewhere, "interval", args=["recurring"], seconds=0.5, misfire_grace_time=60)
-    wait_for("one-shot")
     wait_for("recurring", 2)
     scheduler.shutdown()  # its processes hold our standard output
     seen.report()
