@@ -7,6 +7,8 @@ worker's thread.
 * ``Broker.emit_before`` is where every broker tells its middleware that a message is being enqueued. Our carrier is one
   of the message's options, and always written, so that the one of an earlier message never counts. A *retry* (any
   message that is enqueued once more from its own run) departs as its message did, whatever the actor has bound since.
+* ``Broker.emit_after`` is where a worker tells it that an actor is done. What is enqueued there (what follows in a
+  pipeline or after a group, callbacks) was brought along by the message, and departs as that did.
 * ``ConsumerThread.handle_delayed_messages`` moves a message whose time has come to its queue: it keeps its carrier.
 * ``WorkerThread.process_message`` is where a message arrives, with everything around it: the middleware, which sends
   retries, callbacks and what follows in a pipeline. An async actor runs in a copy of that context.
@@ -47,6 +49,8 @@ class _Run(NamedTuple):
 _RUN: Final[ContextVar[_Run | None]] = ContextVar("otelctx.dramatiq.run", default=None)
 _MOVING: Final[ContextVar[bool]] = ContextVar("otelctx.dramatiq.moving", default=False)
 """Whether messages are enqueued whose time has come."""
+_DONE: Final[ContextVar[bool]] = ContextVar("otelctx.dramatiq.done", default=False)
+"""Whether the actor that the current context has run is done."""
 
 
 def _emitting(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
@@ -62,14 +66,35 @@ def _emitting(original: Callable[..., Any], active: Active) -> Callable[..., Any
 
 
 def _depart(message: Any, delay: Any = None) -> None:
-    message.options.pop(tasks.NAME, None)
-    run = _RUN.get()
-    if run is not None and run.id == message.message_id:
-        carrier = run.arrived.run(tasks.depart, policy.RETRY, message=run.id)
-    else:
-        carrier = tasks.depart(policy.TASK if delay is None else policy.DEFERRED, message=str(message.message_id))
+    carrier = _carrier(str(message.message_id), policy.TASK if delay is None else policy.DEFERRED)
+    options = message.options
+    if not isinstance(message, tuple):  # up to 1.x, when nothing of a message could be replaced
+        # An application may make several messages with the same options.
+        options = dict(options)
+        object.__setattr__(message, "options", options)  # as Dramatiq does: it is frozen
+    options.pop(tasks.NAME, None)
     if carrier:
-        message.options[tasks.NAME] = carrier
+        options[tasks.NAME] = carrier
+
+
+def _carrier(message: str, kind: int) -> str:
+    run = _RUN.get()
+    if run is not None and run.id == message:
+        return run.arrived.run(tasks.depart, policy.RETRY, message=message)
+    if run is not None and _DONE.get():
+        return run.arrived.run(tasks.depart, kind, message=message)
+    return tasks.depart(kind, message=message)
+
+
+def _telling(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    def emit_after(self: Any, signal: Any, *args: Any, **kwargs: Any) -> Any:
+        token = _DONE.set(_DONE.get() or signal == "process_message")
+        try:
+            return original(self, signal, *args, **kwargs)
+        finally:
+            _DONE.reset(token)
+
+    return emit_after
 
 
 def _moving(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
@@ -117,11 +142,12 @@ def _arrival(broker: Any, message: Any) -> Arrival:
 
 
 def _processed(original: Callable[..., Any], worker: Any, message: Any) -> Any:
-    token = _RUN.set(_Run(str(message.message_id), snapshots.depart()))
+    tokens = _RUN.set(_Run(str(message.message_id), snapshots.depart())), _DONE.set(False)
     try:
         return original(worker, message)
     finally:
-        _RUN.reset(token)
+        for token in tokens:
+            token.var.reset(token)  # type: ignore[arg-type]
 
 
 def _refused(worker: Any, message: Any, exc: MismatchError) -> None:
@@ -137,6 +163,7 @@ def _refused(worker: Any, message: Any, exc: MismatchError) -> None:
 
 PATCHES = (
     Patch("dramatiq.broker", "Broker.emit_before", _emitting),
+    Patch("dramatiq.broker", "Broker.emit_after", _telling),
     # Newer versions have both names for these classes.
     Patch("dramatiq.worker", "_ConsumerThread.handle_delayed_messages", _moving),
     Patch("dramatiq.worker", "_WorkerThread.process_message", _processing),

@@ -2,7 +2,8 @@ r"""Huey 2.5 to 3.5: tasks arrive as their message departed, periodic tasks are 
 
 Where a message departs: ``Huey.serialize_task``, by which a task is written to the queue and to the schedule. A task
 that was read keeps what it was sent with when it is written again (the scheduler does that when it is due); a retry
-departs anew, as its message. A periodic task has a key of its own each time that somebody enqueues it: the scheduler at
+departs anew, as its message, and so does what the message has brought along: the next task of a pipeline, an error
+handler, a chord's callback. A periodic task has a key of its own each time that somebody enqueues it: the scheduler at
 its minute, or a call.
 
 A message is a named tuple with no room for anything, and nothing may be in a task's arguments that older workers would
@@ -39,6 +40,9 @@ RUNNER: Final = "huey"
 NOTE: Final = "_otelctx"
 """The attribute in which a task that was read from a message has what it was sent with; None where it was nothing."""
 
+BROUGHT: Final = "_otelctx_brought"
+"""The attribute in which a task that came with another one's message has what that was."""
+
 BEGIN: Final = b"\0otelctx:"
 END: Final = b"\0"
 """What is around a carrier, behind a pickle. A pickle itself ends with a full stop."""
@@ -49,6 +53,14 @@ class _Run(NamedTuple):
 
     id: str
     arrived: Snapshot
+
+
+class _Bringer(NamedTuple):
+    """The task whose message has brought others along."""
+
+    id: str
+    name: str
+    carrier: str | None
 
 
 _RUN: Final[ContextVar[_Run | None]] = ContextVar("otelctx.huey.run", default=None)
@@ -96,8 +108,18 @@ def _writing(original: Callable[..., Any], active: Active) -> Callable[..., Any]
 
 def _departing(task: Any) -> str:
     if _is_periodic(task):
-        return tasks.depart(policy.CRON, message=task.id, runner=RUNNER, job=_name_of(task))
-    return tasks.depart(policy.TASK if task.eta is None else policy.DEFERRED, message=task.id)
+        return tasks.depart(policy.CRON, message=str(task.id), runner=RUNNER, job=_name_of(task))
+    kind = policy.TASK if task.eta is None else policy.DEFERRED
+    by: _Bringer | None = vars(task).get(BROUGHT)
+    if by is None:
+        return tasks.depart(kind, message=str(task.id))
+    run = _RUN.get()
+    if run is not None and run.id == by.id:
+        arrived = run.arrived
+    else:  # it has not run: somebody has revoked it
+        arriving = tasks.arrival(by.carrier, runner=RUNNER, job=by.name, message=str(by.id))
+        arrived = arriving.departure.snapshot
+    return arrived.run(tasks.depart, kind, message=str(task.id))
 
 
 def _reading(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
@@ -110,10 +132,23 @@ def _reading(original: Callable[..., Any], active: Active) -> Callable[..., Any]
             task = original(self, data)
         finally:
             _READING.reset(token)
-        vars(task)[NOTE] = found[-1] if found else None
+        try:
+            vars(task)[NOTE] = carrier = found[-1] if found else None
+            _bring(task, _Bringer(task.id, _name_of(task), carrier))
+        except Exception as exc:
+            faults.internal_error(RUNNER, exc)
         return task
 
     return deserialize_task
+
+
+def _bring(task: Any, by: _Bringer) -> None:
+    """Mark what has come with `task`, which was read from its message."""
+    chord = getattr(task, "chord_config", None)  # of newer versions
+    for brought in (task.on_complete, task.on_error, None if chord is None else chord.callback):
+        if brought is not None:
+            vars(brought)[BROUGHT] = by
+            _bring(brought, by)
 
 
 def _pickling(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
@@ -186,7 +221,7 @@ def _arrival(task: Any) -> Arrival:
         vars(task)[NOTE],
         runner=RUNNER,
         job=_name_of(task),
-        message=task.id,
+        message=str(task.id),
         attempt=max(gone, 0) + 1,
         is_cron=vars(task)[NOTE] is None and _is_periodic(task),  # sent by a scheduler without otelctx
     )
@@ -196,7 +231,7 @@ def _requeueing(original: Callable[..., Any], active: Active) -> Callable[..., A
     def _requeue_task(self: Any, task: Any, *args: Any, **kwargs: Any) -> Any:
         run = _RUN.get()
         if active.on and run is not None and run.id == task.id:
-            vars(task)[NOTE] = run.arrived.run(tasks.depart, policy.RETRY, message=task.id)
+            vars(task)[NOTE] = run.arrived.run(tasks.depart, policy.RETRY, message=str(task.id))
         return original(self, task, *args, **kwargs)
 
     return _requeue_task

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.runners.queues import CELERY, TASKIQ
+from tests.runners.queues import CELERY, DRAMATIQ, HUEY, TASKIQ
 from tests.runners.scheduled import OFF, ON, run
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(900)]  # the first test may have to install
@@ -52,4 +52,37 @@ def test_what_celery_sends_for_a_task_that_was_revoked_is_the_messages(version: 
     seen = run(CELERY.versions[version], "celery_attacks.py", "revoked", **SIGNED)
     for label in ("header", "sent back"):
         assert (seen.keys(label)[0], seen.app(label)[0]) == ("A", "A"), label
+    assert (seen.alerts, seen.errors) == ([], {})
+
+
+@pytest.mark.parametrize("version", list(HUEY.versions))
+def test_what_a_message_of_hueys_brings_along_is_the_messages_whatever_its_task_has_left(version: str) -> None:
+    seen = run(HUEY.versions[version], "huey_attacks.py", "brought", **SIGNED)
+    for one in seen.seen:
+        expected = "A.sub" if one["label"] == "sends:sent" else "A"
+        assert (one["key"], one["app"], one["claim"]) == (expected, expected, "shed"), one
+    assert (seen.alerts, seen.errors) == ([], {})
+
+
+def test_a_chords_callback_of_hueys_is_its_messages_and_so_it_is_where_a_member_was_revoked() -> None:
+    seen = run(HUEY.versions["highest"], "huey_attacks.py", "chords", **SIGNED)
+    assert len(seen.of("body")) == 2
+    for one in seen.seen:
+        assert (one["key"], one["app"], one["claim"]) == ("A", "A", "shed"), one
+    assert (seen.alerts, seen.errors) == ([], {})
+
+
+@pytest.mark.parametrize("version", list(DRAMATIQ.versions))
+def test_what_a_message_of_dramatiqs_brings_along_is_the_messages_whatever_its_actor_has_left(version: str) -> None:
+    seen = run(DRAMATIQ.versions[version], "dramatiq_attacks.py", "brought", **SIGNED)
+    for one in seen.seen:
+        expected = "A.sub" if one["label"] == "sends:sent" else "A"
+        assert (one["key"], one["app"], one["claim"]) == (expected, expected, "shed"), one
+    assert (seen.alerts, seen.errors) == ([], {})
+
+
+def test_messages_of_dramatiqs_that_are_made_with_the_same_options_are_each_their_own_senders() -> None:
+    seen = run(DRAMATIQ.versions["highest"], "dramatiq_attacks.py", "options", **ON)
+    assert (seen.keys("A"), seen.app("A"), seen.keys("B"), seen.app("B")) == (["A"], ["A"], ["B"], ["B"])
+    assert seen.of("options")[0]["options"] == {"max_retries": 0}
     assert (seen.alerts, seen.errors) == ([], {})
