@@ -7,8 +7,8 @@ version. A name that is not declared costs one look into a set. ``os.reload_envi
 claim's.
 
 What escapes: ``os.putenv``, ``os.unsetenv`` and C's ``getenv``, which know of no context; a deep copy of
-``os.environ``, which has data of its own; ``os.exec*`` without an environment, which hands on C's. What a child process
-gets is the business of `otelctx.children`.
+``os.environ``, which has data of its own; ``os.exec*`` without an environment where nobody has forked, which
+hands on C's. What a child process gets is the business of `otelctx.children`.
 """
 
 from __future__ import annotations

@@ -167,6 +167,7 @@ def test_a_declared_runner_that_is_not_there_is_a_problem(project: Path) -> None
         ("dispatch.spawners", "OTELCTX_DISPATCH__SPAWNERS"),
         ("queues.adopt", "OTELCTX_QUEUES__ADOPT"),
         ("claim.predicate", "OTELCTX_CLAIM__PREDICATE"),
+        ("threads.service", "OTELCTX_THREADS__SERVICE"),
     ],
 )
 def test_what_is_declared_in_a_module_that_does_not_exist_is_a_problem(
@@ -177,11 +178,17 @@ def test_what_is_declared_in_a_module_that_does_not_exist_is_a_problem(
     assert examined(project, PYTHONPATH=str(project), **{variable: "doctor_app:key"})["problems"] == []
 
 
-def test_a_predicate_that_its_module_does_not_have_is_a_problem(project: Path) -> None:
-    problems = examined(project, "--module", "doctor_app", OTELCTX_CLAIM__PREDICATE="doctor_app:kay")["problems"]
+@pytest.mark.parametrize("variable", ["OTELCTX_CLAIM__PREDICATE", "OTELCTX_THREADS__SERVICE"])
+def test_a_function_that_its_module_does_not_have_is_a_problem(project: Path, variable: str) -> None:
+    problems = examined(project, "--module", "doctor_app", **{variable: "doctor_app:kay"})["problems"]
     assert [problem.partition(": ")[2] for problem in problems] == [
         "doctor_app:kay is not there: module 'doctor_app' has no attribute 'kay'; did you mean 'key'?"
     ]
+
+
+def test_a_service_threads_own_name_and_a_glob_are_no_functions(project: Path) -> None:
+    declared = "mem-sync*,json,doctor_app:Poller.*,doctor_app:make.<locals>.poll,doctor_app:key"
+    assert examined(project, "--module", "doctor_app", OTELCTX_THREADS__SERVICE=declared)["problems"] == []
 
 
 def test_a_version_that_does_not_fit_is_a_problem(project: Path) -> None:

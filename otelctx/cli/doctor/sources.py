@@ -1,13 +1,18 @@
 """The declared sources, found or not, and what state each is in (values are not shown); and what else is declared."""
 
+import re
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Final
 
 from otelctx import ambient, flow
 from otelctx.cli.doctor.report import FoundSource
 from otelctx.config import Config
 from otelctx.keys import MISSING, ContextVarSource, EnvSource, GetterSource, Reading, Source, UnresolvedError, resolve
+
+_FUNCTION: Final = re.compile(r"[\w.]+:[\w.]+")
+"""What names a function in ``threads.service``, and is no glob."""
 
 
 def found() -> Iterator[FoundSource]:
@@ -29,13 +34,15 @@ def problem(source: FoundSource) -> str | None:
 def missing(settings: Config) -> Iterator[str]:
     """What is wrong with the functions and queues that are declared.
 
-    Those of modules that are loaded are told of when they are patched; the claim's predicate would be when it is asked.
+    Those of modules that are loaded are told of when they are patched; the claim's predicate would be when it is asked,
+    and a service thread's function, which is compared with what threads run, never.
     """
     declared = {
         "cron.runners": settings.cron.runners,
         "dispatch.spawners": settings.dispatch.spawners,
         "queues.adopt": settings.queues.adopt,
         "claim.predicate": (settings.claim.predicate,) if settings.claim.predicate else (),
+        "threads.service": tuple(name for name in settings.threads.service if _FUNCTION.fullmatch(name)),
     }
     for setting, paths in declared.items():
         for path in paths:
@@ -43,7 +50,7 @@ def missing(settings: Config) -> Iterator[str]:
             if module not in sys.modules:
                 if not _can_be_imported(module):
                     yield f"{setting}: {path} is not there: there is no module {module} in this environment"
-            elif setting == "claim.predicate":
+            elif setting in ("claim.predicate", "threads.service"):
                 try:
                     resolve(path)
                 except UnresolvedError as exc:
