@@ -28,7 +28,7 @@ from otelctx import snapshot as snapshots
 from otelctx.claim import SHED, Claim, Inherited
 from otelctx.departure import Departure
 from otelctx.interruption import pass_on
-from otelctx.keys import MISSING
+from otelctx.keys import MISSING, is_uuid
 from otelctx.mismatch import Mismatch
 from otelctx.runs import Arrival
 
@@ -50,6 +50,10 @@ _VERSION: Final = "1"
 _PURPOSE: Final = "task"
 _ROOM: Final = LIMIT - 64
 """What is left for what a carrier says, besides its version and its signature."""
+
+
+_ATTEMPTS: Final = 999_999
+"""How far attempts are counted."""
 
 
 class _BrokenError(ValueError):
@@ -109,10 +113,11 @@ def _written(departing: Snapshot, kind: int, tick: str, attempt: int) -> str:
     if kind == policy.CRON:
         said["tick"] = tick[:200]
     if attempt > 1:
-        said["try"] = attempt
-    if isinstance(now.claim, Claim) and not isinstance(now.claim, Inherited) and kind != policy.DEFERRED:
-        parts = {"task_id": now.claim.task_id, "holder": now.claim.holder, "attempt": now.claim.attempt}
-        said["claim"] = {part: value for part, value in parts.items() if value is not None}
+        said["try"] = min(attempt, _ATTEMPTS)
+    claim = now.claim
+    if isinstance(claim, Claim) and not isinstance(claim, Inherited) and claim.task_id and kind != policy.DEFERRED:
+        parts = {"task_id": claim.task_id, "holder": claim.holder, "attempt": claim.attempt}
+        said["claim"] = {part: value for part, value in parts.items() if value}
         if not all(map(_fits, said["claim"].values())):
             del said["claim"]
             _refuse("claim")
@@ -122,7 +127,7 @@ def _written(departing: Snapshot, kind: int, tick: str, attempt: int) -> str:
         said["parent"] = f"00-{sender.trace_id:032x}-{sender.span_id:016x}-{sender.trace_flags:02x}"
     text = _dumped(said)
     for key, value in zip(now.registry.keys, now.values, strict=True):
-        if value is None or (kind != policy.CRON and policy.for_key(key, kind) != "inherit"):
+        if not value or (kind != policy.CRON and policy.for_key(key, kind) != "inherit"):
             continue
         wider = {**said, "keys": {**said.get("keys", {}), key.name: _of_key(key, value, now)}}
         longer = _dumped(wider)
@@ -158,10 +163,10 @@ def _of_key(key: Key, value: str, now: Flow) -> dict[str, Any]:
         reading = source.reading(raw) if source in key.settable else None
         if reading is False:
             raws[source.path] = None
-        elif reading is not None and isinstance(raw, int):
+        elif reading is not None and isinstance(raw, int) and carrier.awaited(int(raw)) is not MISSING:
             raws[source.path] = int(raw)
         elif reading is not None:
-            raws[source.path] = {"uuid": reading} if not isinstance(raw, str) else reading == value or reading
+            raws[source.path] = {"uuid": reading} if is_uuid(type(raw)) else reading == value or reading
     if raws:
         said["r"] = raws
     binding = None if now.state is None else now.state.bound.get(key.name)
@@ -220,13 +225,13 @@ def _read(text: str) -> _Message:
         parent,
         departed,
         None if tick is None else _text(tick)[:200],
-        _text(said["n"])[:64],
+        _nonce(said["n"]),
         _read_attempt(said.get("try", 1)),
     )
 
 
 def _read_attempt(number: object) -> int:
-    if type(number) is not int or not 1 <= number < 1_000_000:
+    if type(number) is not int or not 1 <= number <= _ATTEMPTS:
         raise ValueError(number)
     return number
 
@@ -237,8 +242,15 @@ def _text(value: object) -> str:
     return value
 
 
+def _nonce(value: object) -> str:
+    nonce = _text(value)
+    if not (nonce.isascii() and nonce.isalnum() and len(nonce) <= 64):  # it becomes a part of a key
+        raise ValueError(value)
+    return nonce
+
+
 def _value(value: object) -> str:
-    if not _fits(_text(value)):
+    if not value or not _fits(_text(value)):
         raise ValueError(value)
     return _text(value)
 
@@ -256,7 +268,7 @@ def _read_raw(raw: object, value: str) -> object:
         from uuid import UUID
 
         return UUID(raw["uuid"])
-    if raw is None or (isinstance(raw, str | int) and raw is not False):
+    if raw is None or isinstance(raw, str) or (type(raw) is int and carrier.awaited(raw) is not MISSING):
         return raw
     raise TypeError(raw)
 
@@ -317,7 +329,7 @@ def arrival(
     except Exception as exc:
         faults.internal_error("task", exc, "a message's carrier is not read")
     is_cron = is_cron or (is_schedule and (said.tick is not None or not said.nonce))
-    job, attempt = redaction.encodable(said.tick or job), max(attempt, said.attempt)
+    job, attempt = redaction.encodable(said.tick or job), min(max(attempt, said.attempt), _ATTEMPTS)
     kind = policy.CRON if is_cron or said.tick is not None else policy.TASK if attempt <= 1 else policy.RETRY
     minted = cron.key_of_run(runner, job) if kind == policy.CRON else _key_of_message(runner, job, said.nonce)
     snapshot = _arriving(said, kind, minted, attempt, is_tick=is_cron)

@@ -375,6 +375,11 @@ BROKEN: dict[str, Callable[[str], object]] = {
     "as a word's attempt": lambda text: _mended(text, **{"try": "2"}),
     "as an attempt that is none": lambda text: _mended(text, **{"try": True}),
     "as too many attempts": lambda text: _mended(text, **{"try": 10**6}),
+    "with an empty key": lambda text: _mended(text, keys={"session": {"v": ""}}),
+    "with an empty claim": lambda text: _mended(text, claim={"task_id": ""}),
+    "with a number that is too large": lambda text: _mended(text, keys={"session": {"v": "B", "r": {"a:b": 1 << 999}}}),
+    "with a nonce of other characters": lambda text: _mended(text, n="other:job:1\n"),
+    "without a nonce": lambda text: _mended(text, n=""),
     "with a list of keys": lambda text: _mended(text, keys=["session"]),
 }
 
@@ -392,6 +397,27 @@ def test_a_broken_carrier_is_dropped_with_one_alert_and_the_work_runs(
     assert (variable, claim) == ("", "shed")
     assert [(alert.reason, alert.action, alert.hop_kind) for alert in alerts] == [("forged", "dropped", "task")]
     assert metrics.error_counts() == errors
+
+
+def test_a_message_that_departs_with_an_empty_key_or_claim_is_one_without(alerts: list[Mismatch]) -> None:
+    with otelctx.bind(session=""), otelctx.grant_claim(Claim("")):
+        key, _, claim = _elsewhere(_run, tasks.depart())
+    assert (key.startswith("task:r:mail:"), claim) == (True, "shed")
+    assert alerts == []
+
+
+def test_a_number_that_is_too_large_for_a_carrier_arrives_as_its_text() -> None:
+    with set_to(KEY, 1 << 999):
+        carrier = tasks.depart()
+    assert _elsewhere(_run, carrier, KEY.get) == str(1 << 999)
+
+
+def test_an_attempt_has_any_number_and_the_work_runs() -> None:
+    with otelctx.bind(session="A"), otelctx.grant_claim(Claim("t")):
+        carriers = tasks.depart(), tasks.depart(policy.RETRY, attempt=10**5000)
+    for carrier in carriers:
+        arriving = tasks.arrival(carrier, runner="r", job="mail", attempt=10**5000)
+        assert arriving.run(lambda: (otelctx.get("session"), otelctx.claim_state())) == ("A", "held")
 
 
 def test_a_carrier_is_printable_ascii_without_blanks_and_bounded(alerts: list[Mismatch]) -> None:
