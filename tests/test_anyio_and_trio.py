@@ -1,7 +1,8 @@
 """anyio's and trio's hops carry the context by themselves; the threads that they keep are nobody's.
 
-Nothing of either is patched. What is tested is that nothing has to be, on both of anyio's back ends, and that a worker
-thread that a session has started does not keep that session for the next one.
+Nothing of either is patched, but for anyio's processes (`test_anyio_processes`). What is tested is that nothing has to
+be, on both of anyio's back ends, and that a worker thread that a session has started does not keep that session for the
+next one.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ def modules() -> tuple[ModuleType, ...]:
     """The modules whose patches depend on no setting, in the order in which they are applied."""
     from otelctx_instrumentation import (
         aiocron,
+        anyio,
         apscheduler,
         apscheduler4,
         arq,
@@ -66,6 +67,7 @@ def modules() -> tuple[ModuleType, ...]:
         callbacks,
         pools,
         processes,
+        anyio,
         subprocess,
         tracing,
         baggage,

@@ -14,7 +14,7 @@ What is patched and why there:
   like it, which arrives where an executor calls it: in a loop, a thread, or (it pickles) another process. What is
   raised there, a refusal included, is how the job has ended.
 * ``ProcessPoolJobExecutor.run_job`` arrives before it sends the function to another process, where there may be nothing
-  that collects spans. The worker processes serve everybody, and are started without a key.
+  that collects spans. It does that by anyio, which has a module of its own.
 * ``AsyncScheduler.run_until_stopped`` and ``_ensure_services_initialized`` (the loops, and the tasks of data stores and
   event brokers) serve everybody, whoever starts them.
 
@@ -32,13 +32,13 @@ from functools import partial, update_wrapper, wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from otelctx import carrier, cron, faults, policy, runs, tasks
-from otelctx import snapshot as snapshots
-from otelctx.departure import Departure
 from otelctx.runs import Arrival
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from otelctx.departure import Departure
 
 RUNNER: Final = "apscheduler"
 
@@ -177,20 +177,16 @@ class _Due:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By an executor of the application's own.
-        return _sent(self.__wrapped__, self.otelctx.again(self.otelctx.kind))
+        if not carrier.can_arrive("spawn"):
+            return partial, (self.__wrapped__,)
+        departing = self.otelctx
+        text, hop = carrier.packed(departing, departing.kind)
+        waited = time.monotonic() - departing.clock
+        return carrier.Carried, (text, (hop[0], hop[1] - waited, *hop[2:]), self.__wrapped__)
 
 
 async def _itself(result: Coroutine[Any, Any, Any]) -> Any:
     return await result
-
-
-def _sent(fn: Callable[..., Any], departing: Departure) -> tuple[Any, ...]:
-    """What makes a function like `fn` in another process: one that arrives, where otelctx can be imported there."""
-    if not carrier.can_arrive("spawn"):
-        return partial, (fn,)
-    text, hop = carrier.packed(departing, departing.kind)
-    waited = time.monotonic() - departing.clock
-    return carrier.Carried, (text, (hop[0], hop[1] - waited, *hop[2:]), fn)
 
 
 def _is_process_pool(executor: object) -> bool:
@@ -203,19 +199,9 @@ def _sending(original: Callable[..., Any], active: Active) -> Callable[..., Any]
     async def run_job(self: Any, func: Any, job: Any) -> Any:
         if not active.on or not isinstance(func, _Due):
             return await original(self, func, job)
-        return await func.arrival().run_async(_send, original, self, func.__wrapped__, job)
+        return await func.arrival().run_async(original, self, func.__wrapped__, job)
 
     return run_job
-
-
-async def _send(original: Callable[..., Any], executor: Any, fn: Callable[..., Any], job: Any) -> Any:
-    carried = fn
-    try:
-        make, arguments = _sent(fn, Departure(snapshots.depart(), policy.PROCESS, called=fn))
-        carried = make(*arguments)
-    except Exception as exc:
-        faults.internal_error(RUNNER, exc)
-    return await runs.served(original, executor, carried, job)
 
 
 def _serving(original: Callable[..., Any], active: Active) -> Callable[..., Any]:

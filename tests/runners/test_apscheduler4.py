@@ -229,6 +229,18 @@ def test_who_is_told_of_a_job_that_is_added_does_not_add_what_it_touches() -> No
     assert_inherited(seen, "of D's", "D")
 
 
+def test_what_a_job_adds_is_whose_the_job_is() -> None:
+    seen = jobs("spreading", **ON)
+    assert_inherited(seen, "one-shot", "A")
+    assert_inherited(seen, "one-shot: added", "A")
+    assert set(seen.keys("recurring: added")) <= set(seen.keys("recurring"))
+    assert {(one["app"], one["claim"]) for one in seen.of("recurring: added")} == {(None, "shed")}
+    added = [span for span in seen.spans if span["session"] in seen.keys("recurring: added")]
+    ticks = {span["span"] for span in added if span["name"] == "cron recurring"}
+    assert {span["parent"] for span in added if span["name"] == "task see"} <= ticks
+    assert (seen.alerts, seen.errors) == ([], {})
+
+
 def test_a_holders_jobs_are_no_holders() -> None:
     seen = jobs("claims", **ON)
     assert [run["claim"] for run in seen.of("holder")] == ["held"]

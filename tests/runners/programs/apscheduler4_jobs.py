@@ -26,6 +26,7 @@ from apscheduler import (
     Scheduler,
     SchedulerRole,
     TaskDefaults,
+    current_async_scheduler,
     current_job,
     task,
 )
@@ -614,6 +615,31 @@ def given_up() -> None:
         raised.append(repr(exc))
     seen.seen.append({"label": "given up", "raised": raised})
     seen.report()
+
+
+async def spreads(label: str) -> None:
+    see(label)
+    scheduler = current_async_scheduler.get()
+    assert scheduler is not None
+    if not seen.number(f"{label}: added"):
+        await scheduler.add_job(see, args=[f"{label}: added"], job_executor="threadpool")
+
+
+def spreading() -> None:
+    """Jobs that add jobs."""
+
+    async def main() -> None:
+        async with AsyncScheduler(task_defaults=MANY) as scheduler:
+            await scheduler.start_in_background()
+            with turn("A"):
+                await scheduler.add_job(spreads, args=["one-shot"])
+            with turn("B"):
+                await scheduler.add_schedule(spreads, often(), args=["recurring"], id="recurring")
+            await until("one-shot: added")
+            await until("recurring: added")
+            await scheduler.stop()
+
+    runs(main)
 
 
 def fails() -> None:
