@@ -174,7 +174,8 @@ def cron_job(job: str, *, runner: str = "cron") -> Callable[[Callable[P, R]], Ca
 
         @wraps(fn)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            return arrival.replayed(departure(runner, job, fn), fn, args, kwargs)
+            departing = departure(runner, job, fn)
+            return runs.returned(departing, arrival.replayed(departing, fn, args, kwargs))
 
         return run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextvars import copy_context
 from functools import wraps
-from types import coroutine
+from types import CoroutineType, coroutine
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from otelctx import arrival, faults, mode, workers
@@ -90,8 +90,19 @@ async def awaited(
         del context
 
 
-async def captured(snapshot: Snapshot, work: Coroutine[Any, Any, R]) -> R:
-    """Await `work` as the identity of `snapshot`, whoever awaits it: in a context of its own, as `awaited` does."""
+def returned(departure: Departure, result: R) -> R:
+    """What a run has returned: a coroutine, which a plain function may have made, is that run's, whoever awaits it."""
+    if type(result) is not CoroutineType:
+        return result
+    work: Any = result
+    return captured(departure.snapshot, work, departure)  # type: ignore[return-value]
+
+
+async def captured(snapshot: Snapshot, work: Coroutine[Any, Any, R], run: Departure | None = None) -> R:
+    """Await `work` as the identity of `snapshot`, whoever awaits it: in a context of its own, as `awaited` does.
+
+    `run` is not over until `work` is.
+    """
     context = workers.without_declared(copy_context(), snapshot.cells)
 
     async def inside() -> R:

@@ -19,7 +19,7 @@ import otelctx
 from otelctx import Claim, children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -291,6 +291,37 @@ def test_an_async_job_is_a_run_of_its_own_and_a_block_is_too() -> None:
     assert of_job.startswith("cron:cron:report:")
     assert of_block is not None
     assert of_block.startswith("cron:cron:block:")
+    assert after == "A"
+
+
+def run_by_a_plain_function() -> Awaitable[tuple[str | None, str]]:
+    """What a decorator of somebody's makes of a coroutine function."""
+
+    async def work() -> tuple[str | None, str]:
+        await asyncio.sleep(0)
+        return otelctx.get("session"), otelctx.claim_state()
+
+    return work()
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("way", ["cron_job", "declared"])
+def test_a_job_whose_plain_function_returns_a_coroutine_is_awaited_as_its_run(install: Install, way: str) -> None:
+    if way == "declared":
+        install(claim=CLAIM, cron={"runners": [f"{__name__}:run_by_a_plain_function"]})
+        job = globals()["run_by_a_plain_function"]
+    else:
+        job = otelctx.cron_job("report")(run_by_a_plain_function)
+
+    async def main() -> tuple[Any, Any, str | None]:
+        with otelctx.bind(session="A"):
+            return await job(), await job(), otelctx.get("session")
+
+    (first, claim), (second, _), after = asyncio.run(main())
+    assert first.startswith("cron:")
+    assert second.startswith("cron:")
+    assert first != second
+    assert claim == "shed"
     assert after == "A"
 
 

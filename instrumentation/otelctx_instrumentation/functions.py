@@ -68,6 +68,6 @@ def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]
         if mode.current() == "observe":
             with cron.observed(runner, str(departing.name)):
                 return arrival.observed(departing, original, args, kwargs)
-        return arrival.apart(departing, original, args, kwargs)
+        return runs.returned(departing, arrival.apart(departing, original, args, kwargs))
 
     return run
