@@ -41,5 +41,7 @@ def is_again(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
             return False
     elif one is not function:
         return False
+    if not (isinstance(given, tuple | list) and isinstance(args, tuple | list)):
+        return False  # to look at what may be an iterator is to use it up
     arguments, again = (*given, *named.values()), (*args, *kwargs.values())
     return len(arguments) == len(again) and all(map(is_, arguments, again)) and [*named] == [*kwargs]

@@ -5,11 +5,12 @@ calls the event's action by itself, so the action is one that arrives. It inheri
 claim. One that its own run enters again, with the same arguments, is a recurring job: each such run is minted.
 
 What is to be seen of it: the ``action`` of an event is an object of otelctx's, which equals the application's function,
-and has its attributes.
+has its attributes, and is that function once it was pickled or copied.
 """
 
 from __future__ import annotations
 
+from operator import getitem
 from typing import TYPE_CHECKING, Any, Final
 
 from otelctx import cron, faults, place, policy, rearmed, snapshot
@@ -50,6 +51,10 @@ class _Action:
 
     def __repr__(self) -> str:
         return repr(self.__wrapped__)
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        # An event that is pickled or copied has the application's function, also where otelctx is not known.
+        return getitem, ((self.__wrapped__,), 0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__wrapped__, name)
