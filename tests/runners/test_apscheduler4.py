@@ -241,6 +241,18 @@ def test_what_a_job_adds_is_whose_the_job_is() -> None:
     assert (seen.alerts, seen.errors) == ([], {})
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_in_a_crowd_each_job_is_its_own_sessions(backend: str) -> None:
+    seen = jobs("crowd", backend, **ON)
+    own = [one for one in seen.of("crowd") if one["session"] != "nobody's"]
+    assert len(own) == 500
+    assert all(one["found"] == [one["session"]] * 2 for one in own)
+    ticks = [one["found"] for one in seen.of("crowd") if one["session"] == "nobody's"]
+    assert len({key for _, key in ticks}) == len(ticks)
+    assert all(app is None and key.startswith("cron:apscheduler:crowded:") for app, key in ticks)
+    assert (seen.alerts, seen.errors) == ([], {})
+
+
 def test_a_holders_jobs_are_no_holders() -> None:
     seen = jobs("claims", **ON)
     assert [run["claim"] for run in seen.of("holder")] == ["held"]

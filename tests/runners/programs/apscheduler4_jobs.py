@@ -617,6 +617,47 @@ def given_up() -> None:
     seen.report()
 
 
+def crowded_in_a_thread(session: str) -> None:
+    found = APP_KEY.get(None), otelctx.get("session")
+    APP_KEY.set("left behind")
+    seen.seen.append({"label": "crowd", "session": session, "found": found})
+
+
+async def crowded(session: str) -> None:
+    first = APP_KEY.get(None), otelctx.get("session")
+    await anyio.sleep(0)
+    assert (APP_KEY.get(None), otelctx.get("session")) == first
+    crowded_in_a_thread(session)
+
+
+def crowd() -> None:
+    """Jobs of 25 sessions, all at once, with ticks between them."""
+
+    async def main() -> None:
+        async with AsyncScheduler(task_defaults=MANY) as scheduler:
+            await scheduler.start_in_background()
+            for number in range(5):
+                with turn(f"S{number}"):
+                    await scheduler.add_schedule(crowded, often(), args=["nobody's"])
+
+            async def add(session: str) -> None:
+                with turn(session):
+                    for _ in range(10):
+                        await scheduler.add_job(crowded, args=[session])
+                        await scheduler.add_job(crowded_in_a_thread, args=[session], job_executor="threadpool")
+
+            async with anyio.create_task_group() as sessions:
+                for number in range(25):
+                    sessions.start_soon(add, f"S{number}")
+            with anyio.fail_after(40):
+                while sum(one["session"] != "nobody's" for one in seen.seen) < 500:
+                    await anyio.sleep(0.01)
+            await until("crowd", 505)
+            await scheduler.stop()
+
+    runs(main)
+
+
 async def spreads(label: str) -> None:
     see(label)
     scheduler = current_async_scheduler.get()
