@@ -21,16 +21,14 @@ import ast
 import builtins
 import re
 import sys
-from itertools import product
 from typing import Final, NamedTuple, TypeAlias
 
-from otelctx.drift_scope import GIVEN, Binding, Event, Scope
-from otelctx.drift_source import Module, SourceError, definitions, methods, read_module
+from otelctx.drift_program import DEEPEST, Callee, Frame, Program, matched, own_name
+from otelctx.drift_scope import GIVEN, Event
+from otelctx.drift_source import Module, definitions
+from otelctx.drift_strings import Strings
 
-DEEPEST: Final = 8
-"""How many calls deep helpers are followed."""
 _FRAMES: Final = 400
-_NAMES: Final = 256
 
 _ENVIRONMENT: Final = re.compile(r"(?i)(?:.*_|child|new|base|proc|sub|my)?env(?:iron(?:ment)?|s|vars?)?(?:_.*|\d*)")
 _VARIABLE: Final = re.compile("[A-Z_][A-Z0-9_]*")
@@ -49,45 +47,18 @@ class Put(NamedTuple):
     """What cannot be read there; empty where `name` is the name."""
 
 
-class _Frame:
-    """A call of a function (or a module, as it is imported), with the arguments that it has there."""
-
-    def __init__(self, scope: Scope, outer: _Frame | None, caller: _Frame | None = None, *, main: bool = True) -> None:
-        self.scope, self.outer, self.caller, self.main = scope, outer, caller, main
-        self.depth: int = 0 if caller is None else caller.depth + 1
-        self.arguments: dict[str, tuple[ast.expr, _Frame]] = {}
-        self.returned: str | None = None
-        """Whether what it returns is, or is put on top of, a child's environment: ``base`` or ``merged``."""
-
-    def home_of(self, name: str) -> _Frame | None:
-        """The frame whose variable `name` is."""
-        frame: _Frame | None = self
-        while frame is not None and name not in frame.scope.names:
-            frame = frame.outer
-        return frame
-
-    def calls(self, node: ast.AST) -> bool:
-        """Whether `node` is being called here already."""
-        frame: _Frame | None = self
-        while frame is not None and frame.scope.node is not node:
-            frame = frame.caller
-        return frame is not None
-
-
 _Holder: TypeAlias = "tuple[object, str]"
-_Callee: TypeAlias = "tuple[Scope, _Frame, bool]"
 
 
 class Reader:
     """Reads functions; one for each question."""
 
     def __init__(self, search: list[str] | None = None) -> None:
-        self._search = search
-        self._modules: dict[str, _Frame | None] = {}
-        self._scopes: dict[ast.AST, Scope] = {}
-        self._frames: list[_Frame] = []
-        self._called: dict[tuple[object, ...], _Frame] = {}
-        self._holders: dict[_Holder, tuple[bool, ast.expr, _Frame]] = {}
+        self._program = Program(search)
+        self._strings = Strings(self._program, self)
+        self._frames: list[Frame] = []
+        self._called: dict[tuple[object, ...], Frame] = {}
+        self._holders: dict[_Holder, tuple[bool, ast.expr, Frame]] = {}
         self._filled: set[_Holder] = set()
         self._done: set[tuple[object, ...]] = set()
         self._by_name = False
@@ -95,15 +66,14 @@ class Reader:
 
     def read(self, module: Module, chain: tuple[ast.AST, ...]) -> list[Put]:
         """What the function at the end of `chain` (as `drift_source.functions_named` gives it) puts, by line."""
-        frame = self._modules.setdefault(module.name, _Frame(Scope(module.tree, module), None, main=False))
-        assert frame is not None
+        frame = self._program.begun(module)
         cls: ast.ClassDef | None = None
         for node in chain[1:]:
             if isinstance(node, ast.ClassDef):
                 cls = node
             else:
                 main = node is chain[-1]
-                frame = _Frame(self._scope(node, module, cls), frame, main=main)
+                frame = Frame(self._program.scope(node, module, cls), frame, main=main)
                 self._frames.append(frame)
                 cls = None
         self._settle()
@@ -128,11 +98,6 @@ class Reader:
         self._done.add(what)
         return True
 
-    def _scope(self, node: ast.AST, module: Module, cls: ast.ClassDef | None = None) -> Scope:
-        if node not in self._scopes:
-            self._scopes[node] = Scope(node, module, cls)
-        return self._scopes[node]
-
     def _enter_uncalled(self) -> None:
         # A function inside may be handed to somebody who calls it.
         for frame in [frame for frame in self._frames if frame.main]:
@@ -140,11 +105,11 @@ class Reader:
                 if self._once("nested", node, frame) and not any(
                     other.scope.node is node and other.outer is frame for other in self._frames
                 ):
-                    self._frames.append(_Frame(self._scope(node, frame.scope.module), frame, frame))
+                    self._frames.append(Frame(self._program.scope(node, frame.scope.module), frame, frame))
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
-    def _look(self, event: Event, frame: _Frame) -> None:
+    def _look(self, event: Event, frame: Frame) -> None:
         target, value = event.target, event.value
         match event.kind:
             case "given" if frame.main and value is not None and self._once(event.value, frame):
@@ -157,7 +122,7 @@ class Reader:
                     self._put(value, frame, self._strictly(target, frame))
             case "is" if value is not None:
                 held = self._holder(target, frame)
-                if held is not None and not self._is_held(held, frame, target) and self._holds(value, frame):
+                if held is not None and not self._is_held(held, frame, target) and self.holds(value, frame):
                     self._hold(target, frame, base=True)
                 if held is not None and self._is_held(held, frame, target):
                     self._filled.add(held)
@@ -171,7 +136,7 @@ class Reader:
             case "call" if isinstance(target, ast.Call):
                 self._call(target, frame)
 
-    def _call(self, call: ast.Call, frame: _Frame) -> None:
+    def _call(self, call: ast.Call, frame: Frame) -> None:
         func, arguments = call.func, call.args
         owner: ast.expr | None = None
         if isinstance(func, ast.Attribute):
@@ -185,7 +150,7 @@ class Reader:
                 return
         if not frame.main:
             return
-        imported = self._imported(func, frame)
+        imported = self._program.imported(func, frame)
         if imported == "os.putenv" and arguments and self._once(call, frame):
             self._put(arguments[0], frame, True)
         given = [keyword.value for keyword in call.keywords if keyword.arg in GIVEN]
@@ -199,7 +164,7 @@ class Reader:
         self._follow_arguments(call, frame)
 
     def _written(
-        self, method: str, arguments: list[ast.expr], keywords: list[ast.keyword], frame: _Frame, strict: bool
+        self, method: str, arguments: list[ast.expr], keywords: list[ast.keyword], frame: Frame, strict: bool
     ) -> None:
         if method in ("setdefault", "__setitem__"):
             if arguments:
@@ -213,10 +178,10 @@ class Reader:
             else:
                 self._add(keyword.arg, keyword.value, frame, strict)
 
-    def _follow_arguments(self, call: ast.Call, frame: _Frame) -> None:
+    def _follow_arguments(self, call: ast.Call, frame: Frame) -> None:
         values = [*call.args, *(keyword.value for keyword in call.keywords)]
         passed = [value for value in values if self._is_environment(value, frame)]
-        callees = self._callees(call.func, frame)
+        callees = self._program.callees(call.func, frame)
         inside = any(isinstance(scope.node, ast.AST) and outer.outer is not None for scope, outer, _ in callees)
         of_self = any(scope.cls is not None and bound for scope, _, bound in callees)
         if not (passed or inside or of_self):
@@ -233,13 +198,13 @@ class Reader:
         if escaping and not self._is_harmless(call, frame, escaping) and self._once(call, frame, "escapes"):
             self._unreadable(call, f"{ast.unparse(call.func)}() gets the environment", frame)
 
-    def _is_harmless(self, call: ast.Call, frame: _Frame, passed: list[ast.expr]) -> bool:
+    def _is_harmless(self, call: ast.Call, frame: Frame, passed: list[ast.expr]) -> bool:
         func = call.func
         if isinstance(func, ast.Name) and frame.home_of(func.id) is None and hasattr(builtins, func.id):
             return True
         if isinstance(func, ast.Name) and func.id in _COPIES:
             return True
-        imported = self._imported(func, frame)
+        imported = self._program.imported(func, frame)
         if imported is not None and imported.partition(".")[0] in sys.stdlib_module_names:
             return True
         named = [keyword.value for keyword in call.keywords if keyword.arg and _ENVIRONMENT.fullmatch(keyword.arg)]
@@ -249,7 +214,7 @@ class Reader:
 
     # --- reading a dictionary ----------------------------------------------------------------------------------------
 
-    def _read(self, expr: ast.expr, frame: _Frame, *, base: bool, strict: bool = True) -> None:
+    def _read(self, expr: ast.expr, frame: Frame, *, base: bool, strict: bool = True) -> None:
         """Read the dictionary `expr`: a child's environment (`base`), or what is put on top of one."""
         if not self._once(expr, frame, "read", base, strict):
             return
@@ -287,20 +252,20 @@ class Reader:
             case _ if strict:
                 self._unreadable(expr, f"what {_short(expr)} holds", frame)
 
-    def _pair(self, pair: ast.expr, frame: _Frame, strict: bool) -> None:
+    def _pair(self, pair: ast.expr, frame: Frame, strict: bool) -> None:
         if isinstance(pair, ast.Tuple | ast.List) and len(pair.elts) == 2:
             self._put(pair.elts[0], frame, strict)
         elif strict:
             self._unreadable(pair, f"what {_short(pair)} holds", frame)
 
-    def _read_call(self, call: ast.Call, frame: _Frame, base: bool, strict: bool) -> None:
+    def _read_call(self, call: ast.Call, frame: Frame, base: bool, strict: bool) -> None:
         func = call.func
         name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-        callees = self._callees(func, frame)
+        callees = self._program.callees(func, frame)
         if isinstance(func, ast.Attribute) and name in ("copy", "items") and not call.args:
             self._read(func.value, frame, base=base, strict=strict)
         elif isinstance(func, ast.Attribute) and name == "fromkeys" and call.args:
-            self._names_of(self._items(call.args[0], frame), call.args[0], frame, strict)
+            self._names_of(self._strings.items(call.args[0], frame), call.args[0], frame, strict)
         elif name in _COPIES and not callees:
             for index, argument in enumerate(call.args):
                 self._read(argument, frame, base=base and index == 0, strict=strict)
@@ -313,8 +278,8 @@ class Reader:
         elif strict:
             self._unreadable(call, f"what {ast.unparse(func)}() returns", frame)
 
-    def _read_variable(self, expr: ast.expr, frame: _Frame, base: bool, strict: bool) -> None:
-        if self._is_process(expr, frame):
+    def _read_variable(self, expr: ast.expr, frame: Frame, base: bool, strict: bool) -> None:
+        if self._program.is_process(expr, frame):
             return
         if isinstance(expr, ast.Name):
             home = frame.home_of(expr.id)
@@ -324,7 +289,7 @@ class Reader:
             bindings = [] if home is None else home.scope.names[expr.id]
             for binding in bindings:
                 if binding.kind == "import" and binding.attribute is not None:
-                    there = self._module(binding.module)
+                    there = self._program.module(binding.module)
                     if there is not None and binding.attribute in there.scope.names:
                         self._add_frame(there)
                         self._read(ast.Name(binding.attribute, lineno=expr.lineno), there, base=base, strict=strict)
@@ -334,7 +299,7 @@ class Reader:
 
     # --- who holds an environment ------------------------------------------------------------------------------------
 
-    def _holder(self, expr: ast.expr, frame: _Frame) -> _Holder | None:
+    def _holder(self, expr: ast.expr, frame: Frame) -> _Holder | None:
         """What the variable `expr` is known by: the frame or class that it belongs to, and its name there."""
         root: ast.expr = expr
         while isinstance(root, ast.Attribute | ast.Subscript):
@@ -347,11 +312,11 @@ class Reader:
         method = home
         while method is not None and method.scope.cls is None:
             method = method.outer
-        if method is not None and expr is not root and home is method and root.id == _first(method.scope):
+        if method is not None and expr is not root and home is method and root.id == own_name(method.scope):
             return method.scope.cls, ast.unparse(expr).removeprefix(root.id)
         return home, ast.unparse(expr)
 
-    def _hold(self, expr: ast.expr, frame: _Frame, base: bool) -> None:
+    def _hold(self, expr: ast.expr, frame: Frame, base: bool) -> None:
         held = self._holder(expr, frame)
         if held is None:
             self._unreadable(expr, f"what {_short(expr)} holds", frame)
@@ -367,145 +332,59 @@ class Reader:
                 outer = outer.outer
             for node in definitions(home):
                 if not isinstance(node, ast.ClassDef) and self._once("method", node):
-                    scope = self._scope(node, frame.scope.module, home)
-                    self._frames.append(_Frame(scope, outer, main=False))
-        elif isinstance(home, _Frame):
+                    scope = self._program.scope(node, frame.scope.module, home)
+                    self._frames.append(Frame(scope, outer, main=False))
+        elif isinstance(home, Frame):
             self._add_frame(home)
 
-    def _add_frame(self, frame: _Frame) -> None:
+    def _add_frame(self, frame: Frame) -> None:
         if all(frame is not one for one in self._frames):
             self._frames.append(frame)
 
-    def _fill(self, expr: ast.expr, frame: _Frame) -> None:
+    def _fill(self, expr: ast.expr, frame: Frame) -> None:
         held = self._holder(expr, frame)
         if held is not None:
             self._filled.add(held)
 
-    def _is_held(self, held: _Holder, frame: _Frame, expr: ast.expr) -> bool:
+    def _is_held(self, held: _Holder, frame: Frame, expr: ast.expr) -> bool:
         return held in self._holders or (self._by_name and frame.main and _is_named(expr))
 
-    def _strictly(self, expr: ast.expr, frame: _Frame) -> bool:
+    def _strictly(self, expr: ast.expr, frame: Frame) -> bool:
         """Whether more than its name says that it is an environment."""
-        return self._holder(expr, frame) in self._holders or self._is_process(expr, frame)
+        return self._holder(expr, frame) in self._holders or self._program.is_process(expr, frame)
 
-    def _is_environment(self, expr: ast.expr, frame: _Frame) -> bool:
+    def _is_environment(self, expr: ast.expr, frame: Frame) -> bool:
         """Whether `expr` is an environment itself: what is written into it reaches the child."""
-        if self._is_process(expr, frame):
+        if self._program.is_process(expr, frame):
             return True
         held = self._holder(expr, frame)
         return held is not None and self._is_held(held, frame, expr)
 
-    def _holds(self, expr: ast.expr, frame: _Frame) -> bool:
+    def holds(self, expr: ast.expr, frame: Frame) -> bool:
         """Whether `expr` is an environment or is made from one."""
         match expr:
             case ast.Name() | ast.Attribute() | ast.Subscript():
-                return self._is_process(expr, frame) or self._holder(expr, frame) in self._holders
+                return self._program.is_process(expr, frame) or self._holder(expr, frame) in self._holders
             case ast.Call(func=ast.Attribute(value=value, attr="copy" | "items"), args=[]):
-                return self._holds(value, frame)
+                return self.holds(value, frame)
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[value, *_]):
-                return name in _COPIES and self._holds(value, frame)
+                return name in _COPIES and self.holds(value, frame)
             case ast.Dict(keys=[None, *_], values=[value, *_]):
-                return self._holds(value, frame)
+                return self.holds(value, frame)
             case ast.DictComp(generators=[ast.comprehension(iter=value), *_]):
-                return self._holds(value, frame)
+                return self.holds(value, frame)
             case ast.BinOp(left=value, op=ast.BitOr()):
-                return self._holds(value, frame)
+                return self.holds(value, frame)
             case ast.IfExp(body=body, orelse=orelse):
-                return self._holds(body, frame) or self._holds(orelse, frame)
+                return self.holds(body, frame) or self.holds(orelse, frame)
             case ast.BoolOp(values=values):
-                return any(self._holds(value, frame) for value in values)
+                return any(self.holds(value, frame) for value in values)
             case _:
                 return False
 
-    def _is_process(self, expr: ast.expr, frame: _Frame) -> bool:
-        return self._imported(expr, frame) in ("os.environ", "os.environb")
-
-    def _imported(self, expr: ast.expr, frame: _Frame) -> str | None:
-        """The dotted name of what is imported as `expr`; None where it is not an imported thing."""
-        match expr:
-            case ast.Name(id=name):
-                home = frame.home_of(name)
-                if home is None:
-                    return "os" if name == "os" else None
-                found = [binding for binding in home.scope.names[name] if binding.kind == "import"]
-                if found:
-                    binding = found[0]
-                    return f"{binding.module}.{binding.attribute}" if binding.attribute else binding.module
-            case ast.Attribute(value=value, attr=name):
-                above = self._imported(value, frame)
-                return None if above is None else f"{above}.{name}"
-        return None
-
     # --- calls -------------------------------------------------------------------------------------------------------
 
-    def _callees(self, func: ast.expr, frame: _Frame, depth: int = 0) -> list[_Callee]:
-        """The functions whose source `func` may be: (scope, the frame that it is defined in, whether it is bound)."""
-        if depth > DEEPEST:
-            return []
-        match func:
-            case ast.Name(id=name):
-                home = frame.home_of(name)
-                if home is None:
-                    return []
-                if name in home.arguments:
-                    argument, caller = home.arguments[name]
-                    return self._callees(argument, caller, depth + 1)
-                return [one for binding in home.scope.names[name] for one in self._bound_to(binding, home, depth)]
-            case ast.Attribute(value=value, attr=name):
-                return self._members(value, name, frame, depth)
-            case ast.Call(args=[inner, *_]) if self._imported(func.func, frame) == "functools.partial":
-                return [callee for callee in self._callees(inner, frame, depth + 1) if len(func.args) == 1]
-            case _:
-                return []
-
-    def _bound_to(self, binding: Binding, home: _Frame, depth: int) -> list[_Callee]:
-        if binding.kind == "def" and binding.node is not None:
-            return [(self._scope(binding.node, home.scope.module), home, False)]
-        if binding.kind == "is" and isinstance(binding.node, ast.expr):
-            return self._callees(binding.node, home, depth + 1)
-        if binding.kind == "import" and binding.attribute is not None:
-            there = self._module(binding.module)
-            return [] if there is None else self._callees(ast.Name(binding.attribute), there, depth + 1)
-        return []
-
-    def _members(self, value: ast.expr, name: str, frame: _Frame, depth: int) -> list[_Callee]:
-        tree = frame.scope.module.tree
-        module_frame = frame
-        while module_frame.outer is not None:
-            module_frame = module_frame.outer
-        match value:
-            case ast.Name(id=root):
-                home = frame.home_of(root)
-                if home is None:
-                    return []
-                cls = home.scope.cls
-                if cls is not None and root == _first(home.scope):
-                    return self._methods(cls, name, module_frame)
-                for binding in home.scope.names[root]:
-                    if binding.kind == "class" and isinstance(binding.node, ast.ClassDef):
-                        return self._methods(binding.node, name, module_frame)
-            case ast.Call(func=ast.Name(id="super")):
-                within: _Frame | None = frame
-                while within is not None and within.scope.cls is None:
-                    within = within.outer
-                if within is not None and within.scope.cls is not None:
-                    found = methods(within.scope.cls, name, tree, inherited=True)
-                    return [
-                        (self._scope(node, frame.scope.module, within.scope.cls), module_frame, True) for node in found
-                    ]
-        imported = self._imported(value, frame)
-        there = None if imported is None else self._module(imported)
-        return [] if there is None else self._callees(ast.Name(name), there, depth + 1)
-
-    def _methods(self, cls: ast.ClassDef, name: str, module: _Frame) -> list[_Callee]:
-        found = methods(cls, name, module.scope.module.tree)
-        return [
-            (self._scope(node, module.scope.module, cls), module, not _is_static(node))
-            for node in found
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        ]
-
-    def _enter(self, call: ast.Call, frame: _Frame, callee: _Callee) -> _Frame | None:
+    def _enter(self, call: ast.Call, frame: Frame, callee: Callee) -> Frame | None:
         """The frame of `callee`, called at `call`; None where it is too deep, or calls itself."""
         scope, outer, bound = callee
         key = (call, frame, scope)
@@ -518,55 +397,43 @@ class Reader:
             if self._once(call, frame, "deep"):
                 self._unreadable(call, f"calls are nested too deeply to follow {ast.unparse(call.func)}()", frame)
             return None
-        entered = self._called[key] = _Frame(scope, outer, frame)
-        entered.arguments = _matched(scope, call, frame, outer, bound)
+        entered = self._called[key] = Frame(scope, outer, frame)
+        entered.arguments = matched(scope, call, frame, outer, bound)
         self._frames.append(entered)
         self._done.add(("entered", call, frame, scope))
         return entered
 
-    def _module(self, name: str) -> _Frame | None:
-        """A module that is imported; None where it has no source, or is the standard library's."""
-        if name not in self._modules:
-            self._modules[name] = None
-            if name and name.partition(".")[0] not in sys.stdlib_module_names:
-                try:
-                    module = read_module(name, self._search)
-                    self._modules[name] = _Frame(self._scope(module.tree, module), None, main=False)
-                except SourceError:
-                    pass
-        return self._modules[name]
-
     # --- names -------------------------------------------------------------------------------------------------------
 
-    def _put(self, key: ast.expr, frame: _Frame, strict: bool) -> None:
-        self._names_of(self._strings(key, frame), key, frame, strict)
+    def _put(self, key: ast.expr, frame: Frame, strict: bool) -> None:
+        self._names_of(self._strings.of(key, frame), key, frame, strict)
 
-    def _names_of(self, names: frozenset[str] | None, expr: ast.expr, frame: _Frame, strict: bool) -> None:
+    def _names_of(self, names: frozenset[str] | None, expr: ast.expr, frame: Frame, strict: bool) -> None:
         if names is None:
             if not (isinstance(expr, ast.Constant) or (not strict and isinstance(expr, ast.Name))):
-                self._unreadable(expr, _short(expr), frame, self._beginning(expr, frame))
+                self._unreadable(expr, _short(expr), frame, self._strings.beginning(expr, frame))
             elif isinstance(expr, ast.Name):
                 self._unreadable(expr, expr.id, frame)
             return
         for name in names:
             self._add(name, expr, frame, strict)
 
-    def _add(self, name: str, at: ast.expr, frame: _Frame, strict: bool) -> None:
+    def _add(self, name: str, at: ast.expr, frame: Frame, strict: bool) -> None:
         if strict or _VARIABLE.fullmatch(name):
             self._found[Put(frame.scope.module.name, at.lineno, name)] = None
 
-    def _unreadable(self, at: ast.expr, what: str, frame: _Frame, beginning: str = "") -> None:
+    def _unreadable(self, at: ast.expr, what: str, frame: Frame, beginning: str = "") -> None:
         self._found[Put(frame.scope.module.name, at.lineno, beginning, what)] = None
 
     def _report_unfilled(self) -> None:
         """Of what was put on top of an environment, report what nothing in sight was ever assigned to."""
         for held, (base, expr, frame) in self._holders.items():
             home = held[0]
-            given = isinstance(home, _Frame) and isinstance(expr, ast.Name) and expr.id in home.scope.names
+            given = isinstance(home, Frame) and isinstance(expr, ast.Name) and expr.id in home.scope.names
             bindings = (
-                home.scope.names[expr.id] if given and isinstance(home, _Frame) and isinstance(expr, ast.Name) else []
+                home.scope.names[expr.id] if given and isinstance(home, Frame) and isinstance(expr, ast.Name) else []
             )
-            if isinstance(home, _Frame) and isinstance(expr, ast.Name) and expr.id in home.arguments:
+            if isinstance(home, Frame) and isinstance(expr, ast.Name) and expr.id in home.arguments:
                 continue
             unknown = (
                 any(binding.kind not in ("is", "def", "class") for binding in bindings) or held not in self._filled
@@ -576,215 +443,11 @@ class Reader:
             if unknown and not (base and (parameter or not isinstance(expr, ast.Name))):
                 self._unreadable(expr, f"what {_short(expr)} holds", frame)
 
-    def _strings(self, expr: ast.expr, frame: _Frame, depth: int = 0) -> frozenset[str] | None:
-        """Every string that `expr` may be; None where that is not known. Empty: only names that are there already."""
-        if depth > 4 * DEEPEST:
-            return None
-        match expr:
-            case ast.Constant(value=str() as text):
-                return frozenset([text])
-            case ast.Constant(value=bytes() as raw):
-                return frozenset([raw.decode("utf-8", "replace")])
-            case ast.JoinedStr(values=parts):
-                return self._joined([self._strings(part, frame, depth + 1) for part in parts])
-            case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
-                return self._strings(value, frame, depth + 1)
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return self._joined([self._strings(left, frame, depth + 1), self._strings(right, frame, depth + 1)])
-            case ast.IfExp(body=body, orelse=orelse):
-                return _union([self._strings(body, frame, depth + 1), self._strings(orelse, frame, depth + 1)])
-            case ast.BoolOp(values=values):
-                return _union([self._strings(value, frame, depth + 1) for value in values])
-            case ast.NamedExpr(value=value):
-                return self._strings(value, frame, depth + 1)
-            case ast.Call(func=ast.Name(id="str"), args=[value], keywords=[]):
-                return self._strings(value, frame, depth + 1)
-            case ast.Name(id=name):
-                return self._strings_of_name(name, frame, depth)
-            case ast.Attribute(value=value, attr="value") if isinstance(value, ast.Attribute):
-                return self._strings(value, frame, depth + 1)
-            case ast.Attribute():
-                return self._strings_of_attribute(expr, frame, depth)
-            case _:
-                return None
-
-    def _joined(self, parts: list[frozenset[str] | None]) -> frozenset[str] | None:
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts):
-            return None
-        size = 1
-        for part in known:
-            size *= len(part)
-        return frozenset(map("".join, product(*known))) if size <= _NAMES else None
-
-    def _strings_of_name(self, name: str, frame: _Frame, depth: int) -> frozenset[str] | None:
-        home = frame.home_of(name)
-        if home is None:
-            return None
-        if name in home.arguments:
-            argument, caller = home.arguments[name]
-            return self._strings(argument, caller, depth + 1)
-        return _union([self._strings_of(binding, home, depth + 1) for binding in home.scope.names[name]])
-
-    def _strings_of(self, binding: Binding, home: _Frame, depth: int) -> frozenset[str] | None:
-        node = binding.node
-        match binding.kind:
-            case "is" if isinstance(node, ast.expr):
-                return self._strings(node, home, depth)
-            case "each" if isinstance(node, ast.expr):
-                return self._items(node, home, depth)
-            case "column" if isinstance(node, ast.expr):
-                return self._column(node, binding.column, home, depth)
-            case "key" if isinstance(node, ast.expr):
-                return self._keys(node, home)
-            case "import" if binding.attribute is not None:
-                there = self._module(binding.module)
-                return None if there is None else self._strings_of_name(binding.attribute, there, depth)
-            case _:
-                return None
-
-    def _strings_of_attribute(self, expr: ast.Attribute, frame: _Frame, depth: int) -> frozenset[str] | None:
-        value = expr.value
-        if isinstance(value, ast.Name):
-            home = frame.home_of(value.id)
-            classes: list[tuple[ast.AST, _Frame]] = []
-            if home is not None:
-                classes = [
-                    (b.node, home) for b in home.scope.names[value.id] if b.kind == "class" and b.node is not None
-                ]
-                if home.scope.cls is not None and value.id == _first(home.scope):
-                    classes.append((home.scope.cls, home))
-                for binding in home.scope.names[value.id]:
-                    if binding.kind == "import" and binding.attribute is not None:
-                        there = self._module(binding.module)
-                        names = {} if there is None else there.scope.names
-                        found = names.get(binding.attribute, [])
-                        classes += [
-                            (b.node, there) for b in found if b.kind == "class" and b.node and there is not None
-                        ]
-            for cls, within in classes:
-                bindings = Scope(cls, within.scope.module).names.get(expr.attr)
-                if bindings:
-                    return _union([self._strings_of(binding, within, depth + 1) for binding in bindings])
-        imported = self._imported(value, frame)
-        there = None if imported is None else self._module(imported)
-        return None if there is None else self._strings_of_name(expr.attr, there, depth + 1)
-
-    def _items(self, expr: ast.expr, frame: _Frame, depth: int = 0) -> frozenset[str] | None:
-        """Every string that iterating over `expr` may give."""
-        if depth > 4 * DEEPEST:
-            return None
-        match expr:
-            case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
-                return _union(
-                    [
-                        self._items(element.value, frame, depth + 1)
-                        if isinstance(element, ast.Starred)
-                        else self._strings(element, frame, depth + 1)
-                        for element in elements
-                    ]
-                )
-            case ast.Call(
-                func=ast.Name(id="sorted" | "list" | "tuple" | "set" | "frozenset" | "reversed"), args=[inner, *_]
-            ):
-                return self._items(inner, frame, depth + 1)
-            case ast.BinOp(left=left, op=ast.Add() | ast.BitOr(), right=right):
-                return _union([self._items(left, frame, depth + 1), self._items(right, frame, depth + 1)])
-            case ast.Dict():
-                return self._keys(expr, frame)
-            case ast.Name(id=name):
-                if self._holds(expr, frame):
-                    return frozenset()
-                home = frame.home_of(name)
-                if home is None:
-                    return None
-                if name in home.arguments:
-                    argument, caller = home.arguments[name]
-                    return self._items(argument, caller, depth + 1)
-                return _union([self._items_of(binding, home, depth) for binding in home.scope.names[name]])
-            case ast.Attribute() if self._is_process(expr, frame):
-                return frozenset()
-            case ast.Attribute(value=value, attr=attribute):
-                imported = self._imported(value, frame)
-                there = None if imported is None else self._module(imported)
-                return None if there is None else self._items(ast.Name(attribute), there, depth + 1)
-            case _:
-                return None
-
-    def _items_of(self, binding: Binding, home: _Frame, depth: int) -> frozenset[str] | None:
-        if binding.kind == "is" and isinstance(binding.node, ast.expr):
-            return self._items(binding.node, home, depth + 1)
-        if binding.kind == "import" and binding.attribute is not None:
-            there = self._module(binding.module)
-            return None if there is None else self._items(ast.Name(binding.attribute), there, depth + 1)
-        return None
-
-    def _column(self, expr: ast.expr, index: int, frame: _Frame, depth: int) -> frozenset[str] | None:
-        match expr:
-            case ast.Tuple(elts=rows) | ast.List(elts=rows) | ast.Set(elts=rows):
-                cells: list[frozenset[str] | None] = []
-                for row in rows:
-                    whole = isinstance(row, ast.Tuple | ast.List) and len(row.elts) > index
-                    cells.append(self._strings(row.elts[index], frame, depth + 1) if whole else None)  # type: ignore[attr-defined]
-                return _union(cells)
-            case ast.Call(func=ast.Name(id="zip"), args=columns) if len(columns) > index:
-                return self._items(columns[index], frame, depth + 1)
-            case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]) if index == 1:
-                return self._items(inner, frame, depth + 1)
-            case ast.Name(id=name):
-                home = frame.home_of(name)
-                bindings = [] if home is None else home.scope.names[name]
-                if home is not None and bindings and all(b.kind == "is" for b in bindings) and depth < DEEPEST:
-                    nodes = [b.node for b in bindings if isinstance(b.node, ast.expr)]
-                    return _union([self._column(node, index, home, depth + 1) for node in nodes])
-        return None
-
-    def _keys(self, mapping: ast.expr, frame: _Frame) -> frozenset[str]:
+    def keys(self, mapping: ast.expr, frame: Frame) -> frozenset[str]:
         """The keys of `mapping`, which go into an environment: they are reported where they stand, so none is left."""
-        if not self._holds(mapping, frame):
+        if not self.holds(mapping, frame):
             self._read(mapping, frame, base=False)
         return frozenset()
-
-    def _beginning(self, expr: ast.expr, frame: _Frame) -> str:
-        """As much of the beginning of the string `expr` as is known."""
-        match expr:
-            case ast.JoinedStr(values=parts):
-                known = ""
-                for part in parts:
-                    strings = self._strings(part, frame)
-                    if strings is None or len(strings) != 1:
-                        break
-                    known += next(iter(strings))
-                return known
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                strings = self._strings(left, frame)
-                if strings is not None and len(strings) == 1:
-                    return next(iter(strings)) + self._beginning(right, frame)
-                return self._beginning(left, frame)
-            case ast.BinOp(left=ast.Constant(value=str() as text), op=ast.Mod()):
-                return text.partition("%")[0]
-            case ast.Call(func=ast.Attribute(value=ast.Constant(value=str() as text), attr="format")):
-                return text.partition("{")[0]
-            case _:
-                return ""
-
-
-def _union(parts: list[frozenset[str] | None]) -> frozenset[str] | None:
-    known = [part for part in parts if part is not None]
-    return frozenset().union(*known) if len(known) == len(parts) else None
-
-
-def _first(scope: Scope) -> str | None:
-    """The name of a method's own object."""
-    arguments = scope.arguments
-    if arguments is None or _is_static(scope.node):
-        return None
-    return next((each.arg for each in (*arguments.posonlyargs, *arguments.args)), None)
-
-
-def _is_static(node: ast.AST) -> bool:
-    decorators = getattr(node, "decorator_list", [])
-    return any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in decorators)
 
 
 def _is_named(expr: ast.expr) -> bool:
@@ -793,39 +456,6 @@ def _is_named(expr: ast.expr) -> bool:
             return _ENVIRONMENT.fullmatch(name) is not None
         case _:
             return False
-
-
-def _matched(
-    scope: Scope, call: ast.Call, frame: _Frame, outer: _Frame, bound: bool
-) -> dict[str, tuple[ast.expr, _Frame]]:
-    """Which argument each parameter has in `call`."""
-    arguments = scope.arguments
-    if arguments is None:
-        return {}
-    named = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
-    matched: dict[str, tuple[ast.expr, _Frame]] = {}
-    for given, default in zip(reversed(named), reversed(arguments.defaults), strict=False):
-        matched[given] = default, outer
-    for each, optional in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        if optional is not None:
-            matched[each.arg] = optional, outer
-    for name, value in zip(named[bound:], call.args, strict=False):
-        if isinstance(value, ast.Starred):
-            break
-        matched[name] = value, frame
-    extra: list[ast.keyword] = []
-    keywords = {*named, *(each.arg for each in arguments.kwonlyargs)}
-    for keyword in call.keywords:
-        if keyword.arg is not None and keyword.arg in keywords:
-            matched[keyword.arg] = keyword.value, frame
-        else:
-            extra.append(keyword)
-    if arguments.kwarg is not None:
-        keys: list[ast.expr | None] = [
-            None if each.arg is None else ast.Constant(each.arg, lineno=each.value.lineno) for each in extra
-        ]
-        matched[arguments.kwarg.arg] = ast.Dict(keys, [each.value for each in extra], lineno=call.lineno), frame
-    return matched
 
 
 def _short(expr: ast.expr) -> str:
