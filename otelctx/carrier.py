@@ -6,9 +6,9 @@ the scoped environment, and the span context and the baggage. Where the work arr
 with *that* process's keys, which may be declared differently: total replay, so that a variable that was absent at
 departure is absent there.
 
-**A raw value** is carried as it is where it is a string, bytes, a number, a boolean, None or a UUID. Markers tell that
-it was absent, the source's ``unset`` sentinel, or one of its ``empty`` values. Anything else is carried as the text
-that the source reads in it, and otherwise arrives absent, which is counted.
+**A raw value** is carried as it is where it is a string, bytes, a number, a boolean, None or a UUID
+(`otelctx.portable`). Anything else is carried as the text that the source reads in it, and otherwise arrives absent,
+which is counted.
 
 **A variable of a module that is not imported yet** is given its raw value as soon as the work, in the context in
 which it arrived, has imported it; otelctx imports nothing by itself.
@@ -31,13 +31,13 @@ from dataclasses import replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from otelctx import activation, arrival, faults, flow, mode, ownership, place, policy, runtime, spans
+from otelctx import activation, arrival, faults, flow, mode, ownership, policy, portable, runtime, spans
 from otelctx import departure as departures
 from otelctx import snapshot as snapshots
 from otelctx.bounded import make_room
 from otelctx.claim import SHED, Claim, Inherited
 from otelctx.config import KeyConfig, SourceConfig
-from otelctx.keys import MISSING, ContextVarSource, Key, Registry, is_uuid
+from otelctx.keys import MISSING, ContextVarSource, Key, Registry
 from otelctx.mismatch import Place
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _packed(snapshot: Snapshot) -> str:
             "baggage": key.baggage,
             "value": value,
             "sources": [
-                _source(source, _raw(source, raws[source]) if source in raws else awaited[source.path])
+                _source(source, portable.packed(source, raws[source]) if source in raws else awaited[source.path])
                 for source in key.settable
                 if source in raws or source.path in awaited
             ],
@@ -163,50 +163,10 @@ def _source(source: ContextVarSource, raw: Any) -> dict[str, Any]:
     packed: dict[str, Any] = {"path": source.path, "raw": raw}
     if source.unset_path is not None:
         packed["unset"] = source.unset_path
-    empty = [_plain(value) for value in source.empty]
+    empty = [portable.plain(value) for value in source.empty]
     if any(value is not MISSING for value in empty):
         packed["empty"] = [value for value in empty if value is not MISSING]
     return packed
-
-
-def _plain(raw: object) -> Any:
-    """`raw` as JSON can hold it, a list where it needs a marker; `MISSING` where it is no small immutable."""
-    kind = type(raw)
-    if raw is None or kind in (str, bool, float):
-        return raw
-    if kind is int:
-        return raw if -(1 << 512) < raw < 1 << 512 else MISSING  # type: ignore[operator]
-    if kind is bytes:
-        return ["bytes", raw.hex()]  # type: ignore[attr-defined]
-    if is_uuid(kind):
-        return ["uuid", raw.hex]  # type: ignore[attr-defined]
-    return MISSING
-
-
-def awaited(raw: object) -> Any:
-    """`raw`, a string, an integer, a UUID, or None for a source that is cleared, as a `flow.Binding` awaits it."""
-    return _CLEARED if raw is None else _plain(raw)
-
-
-def _raw(source: ContextVarSource, raw: object) -> Any:
-    if raw is MISSING:
-        return _ABSENT
-    if raw is source.unset:
-        return ["unset"]
-    reading, plain = source.reading(raw), _plain(raw)
-    if reading is False:
-        return ["empty", None if plain is MISSING else plain]
-    if plain is not MISSING:
-        return plain
-    if reading is not None:
-        return reading
-    name = place.attribute(type(raw), "__qualname__")
-    faults.internal_error("carrier", message=f"{source.label} holds a {name}, which arrives absent")
-    return _ABSENT
-
-
-_ABSENT: Final = ["absent"]
-_CLEARED: Final = ["empty", None]
 
 
 def _claim(now: Flow) -> dict[str, Any]:
@@ -463,7 +423,7 @@ def _declare(packed: list[dict[str, Any]]) -> None:
                 SourceConfig(
                     "contextvar",
                     source["path"],
-                    empty=tuple(_value(value) for value in source.get("empty", ())),
+                    empty=tuple(portable.value_of(value) for value in source.get("empty", ())),
                     unset=source.get("unset"),
                 )
                 for source in key["sources"]
@@ -508,7 +468,7 @@ def _unpack(content: dict[str, Any]) -> Snapshot:
     readings: dict[ContextVar[Any], object] = dict.fromkeys(declared.vars, MISSING)
     for key in declared.keys:
         readings.update(
-            (source.var, restored(source, raws[source.path]))
+            (source.var, portable.restored(source, raws[source.path]))
             for source in key.settable
             if source.var is not None and source.path in raws
         )
@@ -517,7 +477,7 @@ def _unpack(content: dict[str, Any]) -> Snapshot:
         packed = values.get(key.name, {})
         value, how = packed.get("value"), packed.get("bound")
         paths = [source.path for source in key.settable if source.var is None]
-        awaited = {path: raws[path] for path in paths if raws.get(path, _ABSENT) != _ABSENT}
+        awaited = {path: raws[path] for path in paths if raws.get(path, portable.ABSENT) != portable.ABSENT}
         if how is not None or awaited or flow.value_of(key, readings, None) != value:
             own = {source.var: readings[source.var] for source in key.settable if source.var is not None}
             bound[key.name] = flow.Binding(value, own, minted=how == "minted", awaited=awaited)
@@ -548,31 +508,6 @@ def _unpack(content: dict[str, Any]) -> Snapshot:
         snapshots.in_step(otel, arriving),
         detailed=snapshots.is_detailed(otel) or departed is not arriving,
     )
-
-
-def _value(packed: Any) -> object:
-    """What `_plain` packed."""
-    if not isinstance(packed, list):
-        return packed
-    kind, text = packed
-    if kind == "bytes":
-        return bytes.fromhex(text)
-    from uuid import UUID
-
-    return UUID(text)
-
-
-def restored(source: ContextVarSource, packed: Any) -> object:
-    """The raw value for `source`, whose markers need not mean here what they did where it departed."""
-    if isinstance(packed, list):
-        if packed[0] == "absent":
-            return MISSING
-        if packed[0] == "unset":
-            return source.unset
-        if packed[0] == "empty":
-            raw = _value(packed[1])
-            return raw if source.reading(raw) is False else source.cleared
-    return _value(packed)
 
 
 def _claimed(packed: Any) -> ClaimState:

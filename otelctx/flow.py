@@ -65,7 +65,7 @@ class Binding:
     ) -> None:
         self.awaited = awaited
         """By their sources' paths, what variables of modules that this process has not imported yet are to be given as
-        soon as it has (as `otelctx.carrier` packs it): work may import them by itself."""
+        soon as it has (as `otelctx.portable` has it): work may import them by itself."""
         self.given = given
         """How to take back what they have been given."""
         self.value = value
@@ -322,13 +322,13 @@ def _with_what_is_awaited(name: str, binding: Binding) -> Binding:
     """Set, in the current context, the variables of the key `name` that were not there when its work arrived."""
     if not binding.awaited or name not in registry.names:
         return binding
-    from otelctx import carrier
+    from otelctx import portable
 
     awaited, raws, given = dict(binding.awaited), dict(binding.raws), binding.given
     for source in registry.keys[registry.names[name]].settable:
         if source.var is None or source.path not in awaited:
             continue
-        raw = carrier.restored(source, awaited.pop(source.path))
+        raw = portable.restored(source, awaited.pop(source.path))
         if raw is not MISSING and source.var.get(MISSING) is MISSING:  # else the work has set it by itself
             raws[source.var] = raw
             given = (*given, source.var.set(raw))

@@ -23,7 +23,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otelctx import alerts, carrier, cron, faults, flow, metrics, policy, redaction, runtime, signing, spans
+from otelctx import alerts, cron, faults, flow, metrics, policy, portable, redaction, runtime, signing, spans
 from otelctx import snapshot as snapshots
 from otelctx.claim import SHED, Claim, Inherited
 from otelctx.departure import Departure
@@ -163,7 +163,7 @@ def _of_key(key: Key, value: str, now: Flow) -> dict[str, Any]:
         reading = source.reading(raw) if source in key.settable else None
         if reading is False:
             raws[source.path] = None
-        elif reading is not None and isinstance(raw, int) and carrier.awaited(int(raw)) is not MISSING:
+        elif reading is not None and isinstance(raw, int) and portable.plain(int(raw)) is not MISSING:
             raws[source.path] = int(raw)
         elif reading is not None:
             raws[source.path] = {"uuid": reading} if is_uuid(type(raw)) else reading == value or reading
@@ -268,7 +268,7 @@ def _read_raw(raw: object, value: str) -> object:
         from uuid import UUID
 
         return UUID(raw["uuid"])
-    if raw is None or isinstance(raw, str) or (type(raw) is int and carrier.awaited(raw) is not MISSING):
+    if raw is None or isinstance(raw, str) or (type(raw) is int and portable.plain(raw) is not MISSING):
         return raw
     raise TypeError(raw)
 
@@ -376,7 +376,7 @@ def _arriving(said: _Message, kind: int, minted: str, attempt: int, *, is_tick: 
         else:
             raws = {var: _raw_of(source, brought) for source, var in settable}
             missing = [source.path for source in key.settable if source.var is None]
-            awaited = {path: carrier.awaited(brought.raws[path]) for path in missing if path in brought.raws}
+            awaited = {path: portable.awaited(brought.raws[path]) for path in missing if path in brought.raws}
             arriving[key.name] = departed[key.name] = flow.Binding(brought.value, raws, awaited=awaited)
             before.update(raws)
         carried = carried or brought is not None
