@@ -175,14 +175,17 @@ def _performing(original: Callable[..., Any], active: Active) -> Callable[..., A
 
 
 def _calling_back(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
-    """The replacement of what calls a callback, in the worker itself where the job's process is gone."""
+    """The replacement of what calls a callback, which the job has brought along: it runs as the job has arrived.
+
+    Also in the worker itself, where the job's process is gone.
+    """
 
     def call(job: Any, *args: Any, **kwargs: Any) -> Any:
         arrived: Snapshot | None = None
-        run = _RUN.get()
-        if active.on and mode.current() != "observe" and (run is None or run.id != job.id):
+        if active.on and mode.current() != "observe":
             try:
-                arrived = _arrival(job).departure.snapshot
+                run = _RUN.get()
+                arrived = run.arrived if run is not None and run.id == job.id else _arrival(job).departure.snapshot
             except Exception as exc:
                 faults.internal_error(RUNNER, exc)
         if arrived is None:
@@ -206,10 +209,14 @@ PATCHES = (
     Patch("rq.job", "Job.restore", _reading),
     Patch("rq.job", "Job.retry", _retrying),
     Patch("rq.job", "Job._handle_retry_result", _retrying),
+    Patch("rq.job", "Job.execute_success_callback", _calling_back),
     Patch("rq.job", "Job.execute_failure_callback", _calling_back),
     Patch("rq.job", "Job.execute_stopped_callback", _calling_back),
-    Patch("rq.callbacks", "execute_failure_callback", _calling_back),
-    Patch("rq.callbacks", "execute_stopped_callback", _calling_back),
+    # Newer ones are functions, known to whoever calls them by a name of its own.
+    Patch("rq.worker.base", "execute_success_callback", _calling_back),
+    Patch("rq.worker.base", "execute_failure_callback", _calling_back),
+    Patch("rq.worker.worker_classes", "execute_stopped_callback", _calling_back),
+    Patch("rq.registry", "execute_failure_callback", _calling_back),
     Patch("rq.queue", "Queue.enqueue_job", _enqueueing),
     Patch("rq.cron", "CronJob.enqueue", _ticking),
     # Up to 2.5 it is the one class's, later the other's.

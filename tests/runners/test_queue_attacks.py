@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.runners.queues import CELERY, DRAMATIQ, HUEY, TASKIQ
+from tests.runners.queues import CELERY, DRAMATIQ, HUEY, RQ, TASKIQ
 from tests.runners.scheduled import OFF, ON, run
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(900)]  # the first test may have to install
@@ -86,3 +86,22 @@ def test_messages_of_dramatiqs_that_are_made_with_the_same_options_are_each_thei
     assert (seen.keys("A"), seen.app("A"), seen.keys("B"), seen.app("B")) == (["A"], ["A"], ["B"], ["B"])
     assert seen.of("options")[0]["options"] == {"max_retries": 0}
     assert (seen.alerts, seen.errors) == ([], {})
+
+
+@pytest.mark.parametrize("version", list(RQ.versions))
+@pytest.mark.parametrize("late", ["", "late"], ids=["from the start", "installed in code"])
+def test_a_callback_of_rqs_runs_as_its_job_has_arrived_whatever_the_job_has_left(
+    version: str, late: str, redis: str
+) -> None:
+    for number, (scenario, labels) in enumerate(
+        [("called back", ["leaves", "succeeded", "fails", "failed"]), ("abandoned", ["failed"])]
+    ):
+        variables = {
+            **({} if late else ON),
+            "BROKER": f"{redis}/{700 + 4 * number + bool(late) + 2 * (version == 'lowest')}",
+        }
+        seen = run(RQ.versions[version], "rq_attacks.py", scenario, *filter(None, [late]), **variables)
+        assert [one["label"] for one in seen.seen] == labels
+        for one in seen.seen:
+            assert (one["key"], one["app"], one["claim"]) == ("A", "A", "shed"), one
+        assert (seen.alerts, seen.errors) == ([], {})
