@@ -99,6 +99,12 @@ def test_sources_are_found_and_their_values_are_not_shown(project: Path) -> None
     assert "secret-key" not in doctor(project, "--module", "doctor_app", **environ).stdout
 
 
+def test_keys_without_a_source_are_worth_a_note(project: Path) -> None:
+    note = "no key has a source: what travels is what otelctx.bind binds, and nothing else"
+    assert note in examined(project)["notes"]
+    assert note not in examined(project, **sources('[{env = "DOCTOR_KEY"}]'))["notes"]
+
+
 def test_a_source_whose_module_nothing_imports_is_no_problem_yet(project: Path) -> None:
     report = examined(project, PYTHONPATH=str(project), **sources('[{contextvar="doctor_app:SESSION"}]'))
     assert report["problems"] == []

@@ -41,6 +41,8 @@ def examine(module: str | None, *, with_alert: bool) -> Report:
         report.sources = list(sources.found())
         report.problems.extend(line for found in report.sources if (line := sources.problem(found)))
         report.problems.extend(sources.missing(settings))
+        if not report.sources:
+            report.notes.append("no key has a source: what travels is what otelctx.bind binds, and nothing else")
         _look_at_exporters(report)
         if with_alert:
             named = any(
