@@ -80,4 +80,6 @@ class MismatchError(RuntimeError):
         self.mismatch = mismatch
 
     def __str__(self) -> str:
+        if isinstance(self.mismatch, str):  # made again of its text alone, as Celery's results are
+            return self.mismatch
         return f"the key {self.mismatch.key} is {self.mismatch.reason}"

@@ -218,6 +218,15 @@ def test_a_mismatch_is_as_it_is_in_process_and_pickled_as_the_setting_allows(val
     assert mismatch.expected == "raw-key-1"
 
 
+def test_of_what_a_task_queue_keeps_of_a_refusal_an_error_can_be_made_again(install: Install) -> None:
+    install(telemetry={"values": "hash"})
+    error = MismatchError(Mismatch("session", "foreign", "raw-key-1", "raw-key-2", "env:APP_KEY", "raised"))
+    kept = [repr(argument) for argument in error.args]  # as Celery does for its results
+    assert RAW not in f"{kept}"
+    again = type(error)(*kept)  # type: ignore[arg-type]
+    assert str(again) == str(pickle.loads(pickle.dumps(again))) == kept[0]
+
+
 @pytest.mark.parametrize("values", ["plain", "hash", "omit"])
 def test_a_refusal_is_stored_as_the_setting_allows_by_serializers_that_ask_for_its_state(
     values: str, install: Install

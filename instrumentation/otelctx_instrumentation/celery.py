@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otelctx import arrival, cron, faults, flow, mode, policy, runtime, tasks, workers
 from otelctx import snapshot as snapshots
+from otelctx.mismatch import MismatchError
 from otelctx_instrumentation.patching import Active, Hook, Patch
 
 if TYPE_CHECKING:
@@ -172,11 +173,29 @@ class _Trace:
             arriving = None
         if arriving is None:
             return self.__wrapped__(uuid, args, kwargs, request)
-        return arriving.run(self._traced, uuid, args, kwargs, request)
+        try:
+            return arriving.run(self._traced, uuid, args, kwargs, request)
+        except MismatchError as exc:  # of the arrival: what a task raises, Celery keeps to itself
+            run = _Run(str(uuid), _retries(request or {}), arriving.departure.snapshot)
+            return run.arrived.run(_within, run, self._refused, exc, args, kwargs, request)
 
     def _traced(self, uuid: Any, args: Any, kwargs: Any, request: Any) -> Any:
         run = _Run(str(uuid), _retries(request or {}), snapshots.depart())
         return _within(run, self.__wrapped__, uuid, args, kwargs, request)
+
+    def _refused(self, exc: MismatchError, args: Any, kwargs: Any, request: Any) -> Any:
+        """Let the task fail as one does that has raised `exc`: Celery loses what is raised around a task."""
+        from celery.app import trace  # type: ignore[import-not-found]  # only where Celery calls this
+        from celery.app.task import Context  # type: ignore[import-not-found]
+
+        said, info = Context(request or {}, args=args, called_directly=False, kwargs=kwargs), None
+        self._task.request_stack.push(said)
+        try:
+            info = trace.TraceInfo(trace.FAILURE, exc)
+            return trace.trace_ok_t(info.handle_error_state(self._task, said), info, 0.0, None)
+        finally:
+            self._task.request_stack.pop()
+            del info
 
 
 def _building(original: Callable[..., Any], active: Active) -> Callable[..., Any]:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otelctx import arrival, cron, faults, mode, policy, tasks, workers
 from otelctx import snapshot as snapshots
 from otelctx.keys import MISSING
+from otelctx.mismatch import MismatchError
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
@@ -202,16 +203,38 @@ def _executing(original: Callable[..., Any], active: Active) -> Callable[..., An
         if arriving is None:
             return original(self, task, timestamp)
 
+        has_begun = False
+
         def execute() -> Any:
+            nonlocal has_begun
+            has_begun = True
             token = _RUN.set(_Run(task.id, snapshots.depart()))
             try:
                 return original(self, task, timestamp)
             finally:
                 _RUN.reset(token)
 
-        return arriving.run(execute)
+        try:
+            return arriving.run(execute)
+        except MismatchError as exc:
+            if has_begun:
+                raise
+            return _refused(exc, original, self, task, timestamp)
 
     return _execute
+
+
+def _refused(exc: MismatchError, original: Callable[..., Any], huey: Any, task: Any, timestamp: Any) -> Any:
+    """Let `task` fail as one does that has raised `exc`: Huey loses what is raised around one."""
+
+    def execute() -> Any:
+        raise exc
+
+    vars(task)["execute"] = execute
+    try:
+        return original(huey, task, timestamp)
+    finally:
+        vars(task).pop("execute", None)
 
 
 def _arrival(task: Any) -> Arrival:

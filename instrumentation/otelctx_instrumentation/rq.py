@@ -24,6 +24,7 @@ from otelctx import faults, flow, mode, policy, tasks, workers
 from otelctx import snapshot as snapshots
 from otelctx.interruption import pass_on
 from otelctx.keys import MISSING
+from otelctx.mismatch import MismatchError
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
@@ -162,16 +163,38 @@ def _performing(original: Callable[..., Any], active: Active) -> Callable[..., A
         if arriving is None:
             return original(self, job, *args, **kwargs)
 
+        has_begun = False
+
         def perform() -> Any:
+            nonlocal has_begun
+            has_begun = True
             token = _RUN.set(_Run(job.id, arriving.attempt, snapshots.depart()))
             try:
                 return original(self, job, *args, **kwargs)
             finally:
                 _RUN.reset(token)
 
-        return arriving.run(perform)
+        try:
+            return arriving.run(perform)
+        except MismatchError as exc:
+            if has_begun:
+                raise
+            return _refused(exc, original, self, job, *args, **kwargs)
 
     return perform_job
+
+
+def _refused(exc: MismatchError, original: Callable[..., Any], worker: Any, job: Any, *args: Any, **kwargs: Any) -> Any:
+    """Let `job` fail as one does that has raised `exc`: its worker would end."""
+
+    def perform() -> Any:
+        raise exc
+
+    vars(job)["perform"] = perform
+    try:
+        return original(worker, job, *args, **kwargs)
+    finally:
+        vars(job).pop("perform", None)
 
 
 def _calling_back(original: Callable[..., Any], active: Active) -> Callable[..., Any]:

@@ -42,6 +42,8 @@ class TaskQueue:
     """What sends."""
     scheduler: Callable[[Path, str], Command | None]
     """What starts the scheduler of a version that has one in a process of its own. TICK turns on those in workers."""
+    refusal: str = "MismatchError"
+    """What a task fails with that is refused in enforce."""
     broken: tuple[str, ...] = ()
     """Messages with carriers of types that only some queues can transport."""
 
@@ -152,6 +154,7 @@ DRAMATIQ = TaskQueue(
     _dramatiq,
     "dramatiq_send.py",
     _none,
+    refusal="dead",  # it keeps no reason
     broken=("number", "list"),
 )
 
@@ -169,6 +172,7 @@ ARQ = TaskQueue(
     _arq,
     "arq_send.py",
     _none,
+    refusal="DeserializationError",  # that is what arq fails a job for before it runs
     broken=("number", "list"),
 )
 

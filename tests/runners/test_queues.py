@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.runners.conftest import RunnerPython
-from tests.runners.queues import ON, QUEUES, TaskQueue
+from tests.runners.queues import CONFIG, ON, QUEUES, TaskQueue
 from tests.runners.world import Line, NewWorld, World, worlds
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(900)]  # the first test may have to install the queue
@@ -231,3 +231,22 @@ def test_a_message_is_believed_only_with_a_signature_where_a_secret_is_set(
     assert len(world.wait(6 + len(queue.broken), "alert", reason="forged")) == 6 + len(queue.broken)
     (sent,) = {line["key"] for line in world.wait(1, label="spreads:sent")}
     assert sent == seen(world, "spreads")["key"]
+
+
+def test_enforce_fails_a_task_that_it_refuses_once_and_the_worker_goes_on(
+    case: Case, new_world: NewWorld, redis: str
+) -> None:
+    queue, _, kind, python = case
+    config = CONFIG.replace(" }]", ' }, { env = "APP_SESSION" }]')
+    world = queue.world(new_world, redis, config, OTELCTX_MODE="enforce", TELEMETRY="1", APP_SESSION="B")
+    queue.work(world, python, kind)
+    queue.send(world, python, "refused", "outcome", APP_SESSION="")
+    for number in range(2):
+        assert seen(world, f"after {number}")["key"] == "B"
+    (outcome,) = world.wait(1, "outcome")
+    assert outcome["errors"] == [queue.refusal] * 4
+    assert outcome["waiting"] == 0
+    assert not [line for line in world.lines("sighting") if "refused" in line["label"]]
+    # A refusal is a failure like any other: of the tasks that are retried then, each attempt is refused.
+    attempts = {"rq": 4, "huey": 3, "dramatiq": 6}.get(queue.name, 1)
+    assert len(world.wait(2 + 2 * attempts, "alert", action="raised")) == 2 + 2 * attempts

@@ -14,7 +14,7 @@ import arq_app
 import turns
 from arq import create_pool
 from arq_app import SERIALIZER, SETTINGS
-from sightings import IS_ON, session
+from sightings import IS_ON, session, write
 
 sent: dict[str, Any] = {}
 
@@ -51,6 +51,21 @@ async def broken(pool: Any) -> None:
         data = {"t": None, "f": "seen", "a": (name,), "k": {}, "et": now, "otelctx": carrier}
         await pool.psetex(f"arq:job:{name}", 60_000, dumps(data))
         await pool.zadd("arq:queue", {name: now})
+
+
+async def outcome(pool: Any) -> None:
+    """What has become of the messages that a worker in enforce has refused, and what is left."""
+    errors = []
+    for label in turns.REFUSED:
+        try:
+            await sent[label].result(timeout=20)
+            errors.append("nothing")
+        except Exception as exc:
+            errors.append(type(exc).__name__)
+    deadline = time.monotonic() + 20
+    while (waiting := await pool.zcard("arq:queue")) and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    write("outcome", errors=errors, waiting=waiting + len(await pool.keys("arq:in-progress*")))
 
 
 async def main() -> None:

@@ -100,6 +100,14 @@ def many() -> None:
     write("many", done=int(client.get("done") or 0), counted=counted, processes=client.hlen("processes"))
 
 
+def outcome() -> None:
+    """What has become of the messages that a worker in enforce has refused, and what is left."""
+    client = app.backend.client
+    errors = [type(sent[label].get(timeout=15, propagate=False)).__name__ for label in turns.REFUSED]
+    waiting = turns.settled(lambda: client.llen("celery") + client.hlen("unacked"))
+    write("outcome", errors=errors, waiting=waiting)
+
+
 if __name__ == "__main__":
     for scenario in sys.argv[1:]:
         if scenario in turns.SCENARIOS:

@@ -60,7 +60,7 @@ def retries() -> int:
     return int(option("retries") or 0)
 
 
-@dramatiq.actor
+@dramatiq.actor(max_retries=0)
 def seen(label: str) -> None:
     """Write down what is seen."""
     see(label, mine=option("mine"))

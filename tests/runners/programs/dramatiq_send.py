@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import Any
@@ -92,6 +93,18 @@ def refused() -> None:
         broker.join("default", fail_fast=False)
     write("refused", reasons=[type(letter._exception).__name__ for letter in broker.dead_letters])
     worker.stop()
+
+
+def outcome() -> None:
+    """What has become of the messages that a worker in enforce has refused, and what is left."""
+
+    def unfinished() -> int:
+        return int(broker.client.hlen("dramatiq:default.msgs") + broker.client.hlen("dramatiq:default.DQ.msgs"))
+
+    waiting = turns.settled(unfinished)
+    dead = [json.loads(letter) for letter in broker.client.hvals("dramatiq:default.XQ.msgs")]
+    labels = {letter["args"][0] for letter in dead}
+    write("outcome", errors=["dead" if label in labels else "nothing" for label in turns.REFUSED], waiting=waiting)
 
 
 if __name__ == "__main__":

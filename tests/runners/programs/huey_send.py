@@ -8,7 +8,7 @@ from typing import Any
 import huey_app as tasks
 import turns
 from huey_app import huey
-from sightings import see, session
+from sightings import see, session, write
 
 sent: dict[str, Any] = {}
 
@@ -54,6 +54,22 @@ def broken() -> None:
         written = huey.serialize_task(tasks.seen.s(name))
         written = written.partition(b"\0otelctx:")[0]
         huey.storage.enqueue(written + b"\0otelctx:" + carrier + b"\0", None)
+
+
+def outcome() -> None:
+    """What has become of the messages that a worker in enforce has refused, and what is left."""
+    from huey.exceptions import TaskException
+
+    errors = []
+    for label in turns.REFUSED:
+        try:
+            sent[label].get(blocking=True, timeout=5)
+            errors.append("nothing")
+        except TaskException as exc:
+            errors.append(exc.metadata["error"].partition("(")[0])
+        except Exception as exc:
+            errors.append(repr(exc))
+    write("outcome", errors=errors, waiting=turns.settled(huey.pending_count))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from rq import Callback, Queue, Retry
 from rq.command import send_stop_job_command
 from rq.job import Job
 from rq_jobs import connection, queue
-from sightings import session
+from sightings import session, write
 
 import otelctx
 
@@ -88,6 +88,21 @@ def broken() -> None:
         job.save()
         connection.hset(job.key, "otelctx", carrier)  # type: ignore[arg-type]
         connection.lpush(queue.key, job.id)
+
+
+def outcome() -> None:
+    """What has become of the messages that a worker in enforce has refused, and what is left."""
+
+    def unfinished() -> int:
+        return sum(job.get_status() not in ("finished", "failed") for job in sent.values())
+
+    waiting = turns.settled(unfinished) + queue.count + queue.started_job_registry.count
+    errors = []
+    for label in turns.REFUSED:
+        result = sent[label].latest_result()
+        said = result.exc_string if result is not None and result.exc_string else "nothing"
+        errors.append("MismatchError" if "MismatchError" in said else f"{sent[label].get_status()}: {said}")
+    write("outcome", errors=errors, waiting=waiting)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,15 @@ from sightings import APP_KEY, see
 from taskiq import Context, InMemoryBroker, SimpleRetryMiddleware, TaskiqDepends, TaskiqEvents, TaskiqScheduler
 from taskiq.schedule_sources import LabelScheduleSource
 from taskiq.scheduler.scheduler import ScheduledTask
-from taskiq_redis import ListQueueBroker
+from taskiq_redis import ListQueueBroker, RedisAsyncResultBackend
 
 sightings.ambient()
 if os.environ.get("TELEMETRY"):
     sightings.telemetry()
 
 broker: Any = InMemoryBroker() if os.environ.get("IN_PLACE") else ListQueueBroker(url=os.environ["BROKER"])
+if not os.environ.get("IN_PLACE"):
+    broker = broker.with_result_backend(RedisAsyncResultBackend(os.environ["BROKER"]))
 broker.add_middlewares(SimpleRetryMiddleware(default_retry_count=5))
 scheduler = TaskiqScheduler(broker, [LabelScheduleSource(broker)])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import taskiq_app as tasks
 import turns
-from sightings import see, session
+from sightings import see, session, write
 from taskiq.message import BrokerMessage
 from taskiq.schedule_sources import LabelScheduleSource
 from taskiq_app import broker, scheduler
@@ -59,6 +59,17 @@ async def in_memory() -> None:
     with session("A"):
         await tasks.threaded.kiq("in place, threaded")
     await tick()
+
+
+async def outcome() -> None:
+    """What has become of the messages that a worker in enforce has refused, and what is left."""
+    results = [await sent[label].wait_result(timeout=20) for label in turns.REFUSED]
+    from redis.asyncio import Redis
+
+    client = Redis.from_url(os.environ["BROKER"])
+    waiting = await client.llen("taskiq")
+    await client.aclose() if hasattr(client, "aclose") else await client.close()
+    write("outcome", errors=[type(result.error).__name__ for result in results], waiting=waiting)
 
 
 async def main() -> None:

@@ -16,7 +16,7 @@ from sightings import see, session
 import otelctx
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 Message = tuple[str, tuple[object, ...]]
 
@@ -107,6 +107,27 @@ def in_place() -> Iterator[Message]:
         see("after")
 
 
+def refused() -> Iterator[Message]:
+    """In enforce, for a worker whose environment says B: of A's, which it refuses, and of B's behind them."""
+    for number in range(2):
+        with session("A"):
+            yield "seen", (f"refused {number}",)
+            yield "retried", (f"refused and retried {number}", 0)
+        with session("B"):
+            yield "seen", (f"after {number}",)
+
+
+REFUSED = [f"{label} {number}" for number in range(2) for label in ("refused", "refused and retried")]
+
+
+def settled(waiting: Callable[[], int]) -> int:
+    """How many messages there still are, once there is none, or after a while."""
+    deadline = time.monotonic() + 20
+    while (number := waiting()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return number
+
+
 def in_turn() -> Iterator[Message]:
     """Those of `one` and `taint`, each once the one before it has been seen: in one order, on every queue."""
     for scenario in (one, taint):
@@ -125,6 +146,5 @@ def _wait_for(label: str) -> None:
     raise TimeoutError(label)
 
 
-SCENARIOS = {
-    scenario.__name__: scenario for scenario in (one, taint, retry, spread, claimed, traced, table, in_place, in_turn)
-}
+_FUNCTIONS = (one, taint, retry, spread, claimed, traced, table, in_place, refused, in_turn)
+SCENARIOS = {scenario.__name__: scenario for scenario in _FUNCTIONS}
