@@ -19,6 +19,7 @@ from otelctx import snapshot as snapshots
 from otelctx.keys import MISSING
 from otelctx.mismatch import MismatchError
 from otelctx.place import TRAIL, TRAIL_LENGTH
+from otelctx.tokens import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -311,11 +312,7 @@ def entered(departure: Departure, fn: object, *, ends: bool = False) -> Iterator
             spans.failed(span, exc)
             raise
         finally:
-            for token in reversed(tokens):
-                try:
-                    token.var.reset(token)
-                except ValueError:  # closed in another context
-                    pass
+            give_back(*reversed(tokens))
             spans.end(span)
 
 
@@ -385,10 +382,5 @@ def watched(departure: Departure, fn: object) -> Iterator[None]:
         spans.failed(span, exc)
         raise
     finally:
-        for token in (line, asked):
-            if token is not None:
-                try:
-                    token.var.reset(token)  # type: ignore[arg-type]
-                except ValueError:  # closed in another context
-                    pass
+        give_back(line, asked)
         spans.end(span)

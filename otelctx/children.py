@@ -18,6 +18,7 @@ from otelctx.claim import Claim, Inherited
 from otelctx.keys import EnvSource
 from otelctx.mismatch import Mismatch
 from otelctx.ownership import MARKER
+from otelctx.tokens import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +52,7 @@ def spawning() -> Iterator[None]:
     try:
         yield
     finally:
-        _SPAWNING.reset(token)
+        give_back(token)
 
 
 def environment(

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from otelctx import arrival, flow, policy, runs, runtime, snapshot
 from otelctx.departure import Departure
+from otelctx.tokens import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -68,10 +69,7 @@ def observed(runner: str, job: str) -> Iterator[None]:
     try:
         yield
     finally:
-        try:
-            _OBSERVED.reset(token)
-        except ValueError:  # closed in another context
-            pass
+        give_back(token)
 
 
 def departure(runner: str, job: str, called: object = None, *, cause: SpanContext | None = None) -> Departure:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otelctx import carrier, cron, faults, policy, runs, tasks
 from otelctx.runs import Arrival
+from otelctx.tokens import give_back
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
@@ -54,10 +55,7 @@ def _adding(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
         try:
             return await original(self, *args, **kwargs)
         finally:
-            try:
-                _ADDING.reset(token)
-            except ValueError:  # closed in another context
-                pass
+            give_back(token)
 
     return add
 

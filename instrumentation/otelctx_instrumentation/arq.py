@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otelctx import arrival, faults, mode, policy, runs, tasks
 from otelctx.mismatch import MismatchError
+from otelctx.tokens import give_back
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _enqueueing(original: Callable[..., Any], active: Active) -> Callable[..., A
         try:
             return await original(self, *args, **kwargs)
         finally:
-            _SENDING.reset(token)
+            give_back(token)
 
     return enqueue_job
 
@@ -110,7 +111,7 @@ def _ticking(original: Callable[..., Any], active: Active) -> Callable[..., Any]
         try:
             return await original(self, *args, **kwargs)
         finally:
-            _TICKING.reset(token)
+            give_back(token)
 
     return run_cron
 

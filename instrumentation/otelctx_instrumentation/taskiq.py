@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otelctx import faults, policy, runs, tasks
 from otelctx import snapshot as snapshots
 from otelctx.mismatch import MismatchError
+from otelctx.tokens import give_back
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _scheduling(original: Callable[..., Any], active: Active) -> Callable[..., A
         try:
             created = await original(kicker, *args, **kwargs)
         finally:
-            _SCHEDULING.reset(token)
+            give_back(token)
         if getattr(created, "kicker", None) is kicker:
             created.kicker = self
         return created
@@ -134,8 +135,7 @@ def _sending(original: Callable[..., Any], active: Active) -> Callable[..., Any]
         try:
             return await original(self, *args, **kwargs)
         finally:
-            for token in tokens:
-                token.var.reset(token)  # type: ignore[arg-type]
+            give_back(*tokens)
 
     return on_ready
 
@@ -156,8 +156,7 @@ def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]
             try:
                 return await original(self, target, message, *args, **kwargs)
             finally:
-                for token in tokens:
-                    token.var.reset(token)  # type: ignore[arg-type]
+                give_back(*tokens)
 
         try:
             return await arriving.run_async(run)
