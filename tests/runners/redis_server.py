@@ -36,6 +36,7 @@ def redis_server(folder: Path, port: int = 0) -> Iterator[str]:
     """
     program, environ = _program()
     with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended may still have it
         free.bind(("127.0.0.1", port))
         port = free.getsockname()[1]
     command = [str(program), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
