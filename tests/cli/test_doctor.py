@@ -71,6 +71,22 @@ def test_it_says_so_in_words(project: Path) -> None:
     assert "threading.Thread.start" in done.stdout
 
 
+def test_a_package_that_is_in_no_site_packages_is_a_problem(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # An interpreter that reads no .pth file, as none is read that lies in a directory of PYTHONPATH.
+    program = project / "python"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setitem(
+        globals(),
+        "DOCTOR",
+        (*DOCTOR[:2], f"import sys; sys.executable = {str(program)!r}; from otelctx.cli import main; main()", "doctor"),
+    )
+    (problem,) = examined(project)["problems"]
+    assert problem.startswith(
+        "OTELCTX_ENABLED has no effect here: otelctx.pth is not in this environment's site-packages"
+    )
+
+
 def test_a_wrong_setting_is_a_problem_with_its_place(project: Path) -> None:
     done = doctor(project, OTELCTX_MOD="observe")
     assert done.returncode == 1

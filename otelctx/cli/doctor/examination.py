@@ -4,6 +4,7 @@ import importlib
 import logging
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -77,9 +78,10 @@ def _environment(report: Report) -> None:
         report.notes.append("OTELCTX_ENABLED turns otelctx off here; the doctor has turned it on for itself")
     elif not report.enabled:
         report.notes.append("OTELCTX_ENABLED is not set here; the doctor has turned otelctx on for itself")
-    if not any((Path(entry) / "otelctx.pth").is_file() for entry in sys.path if entry):
+    if not _is_started_by_site():
         report.problems.append(
-            "otelctx.pth is not in this environment's site-packages: OTELCTX_ENABLED has no effect; install the package"
+            "OTELCTX_ENABLED has no effect here: otelctx.pth is not in this environment's site-packages, and nowhere else "
+            "is it looked for (not in PYTHONPATH); install the package there"
         )
     disabled = os.environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")
     if "otelctx" in (name.strip() for name in disabled.split(",")):
@@ -90,6 +92,16 @@ def _environment(report: Report) -> None:
         report.notes.append("OTEL_SDK_DISABLED is true: alerts reach the log and callbacks alone")
     if report.enabled and sys.flags.no_site:
         report.problems.append("this interpreter runs without site (-S), and so without otelctx.pth")
+
+
+def _is_started_by_site() -> bool:
+    """Whether an interpreter of this environment finds otelctx when it starts."""
+    environ = {**os.environ, "OTELCTX_ENABLED": "true", "OTELCTX_AUTO_INSTRUMENT": "false"}
+    program = "import sys; sys.exit(0 if 'otelctx.bootstrap' in sys.modules else 3)"
+    try:
+        return subprocess.run([sys.executable, "-c", program], env=environ, timeout=30, check=False).returncode != 3
+    except (OSError, subprocess.SubprocessError):
+        return True  # who knows
 
 
 def _import(module: str, report: Report) -> None:
