@@ -80,8 +80,8 @@ def _environment(report: Report) -> None:
         report.notes.append("OTELCTX_ENABLED is not set here; the doctor has turned otelctx on for itself")
     if not _is_started_by_site():
         report.problems.append(
-            "OTELCTX_ENABLED has no effect here: otelctx.pth is not in this environment's site-packages, and nowhere else "
-            "is it looked for (not in PYTHONPATH); install the package there"
+            "OTELCTX_ENABLED has no effect here: otelctx.pth is not in this environment's site-packages, and is looked "
+            "for nowhere else (not in PYTHONPATH); install the package there"
         )
     disabled = os.environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")
     if "otelctx" in (name.strip() for name in disabled.split(",")):
