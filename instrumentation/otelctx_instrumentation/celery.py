@@ -137,6 +137,20 @@ def _arrival(task: Any, message: object, request: Mapping[str, Any]) -> Arrival:
     )
 
 
+def _without_ours(request: Any) -> Any:
+    """`request` without our header: an application may send on what it finds in ``task.request.headers``."""
+    if not request:
+        return request
+    headers = request.get("headers")
+    is_among = isinstance(headers, dict) and tasks.NAME in headers
+    if not is_among and tasks.NAME not in request:
+        return request
+    plain = {name: value for name, value in request.items() if name != tasks.NAME}
+    if is_among:
+        plain["headers"] = {name: value for name, value in headers.items() if name != tasks.NAME}
+    return plain
+
+
 def _retries(request: Mapping[str, Any]) -> int:
     retries = request.get("retries")
     return retries if isinstance(retries, int) else 0
@@ -168,6 +182,7 @@ class _Trace:
                 arriving = None
             else:
                 arriving = _arrival(self._task, uuid, request or {})
+                request = _without_ours(request)
         except Exception as exc:
             faults.internal_error(RUNNER, exc)
             arriving = None

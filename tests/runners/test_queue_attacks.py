@@ -55,6 +55,21 @@ def test_what_celery_sends_for_a_task_that_was_revoked_is_the_messages(version: 
     assert (seen.alerts, seen.errors) == ([], {})
 
 
+@pytest.mark.parametrize("version", list(CELERY.versions))
+@pytest.mark.parametrize("protocol", ["1", "2"])
+def test_an_application_finds_in_a_task_of_celerys_the_headers_that_it_has_sent(version: str, protocol: str) -> None:
+    on, off = (
+        run(CELERY.versions[version], "celery_attacks.py", "headers", PROTOCOL=protocol, **variables)
+        for variables in (ON, OFF)
+    )
+    assert [(one["key"], one["app"]) for one in on.seen if one["label"] != "own"] == [("A", "A")] * 4
+    for label in ("with headers", "without headers"):
+        assert [(one["headers"], one["others"]) for one in on.of(label)] == [
+            (one["headers"], []) for one in off.of(label)
+        ]
+    assert on.of("own")[0]["own"] == {"mine": "1"}
+
+
 @pytest.mark.parametrize("version", list(HUEY.versions))
 def test_what_a_message_of_hueys_brings_along_is_the_messages_whatever_its_task_has_left(version: str) -> None:
     seen = run(HUEY.versions[version], "huey_attacks.py", "brought", **SIGNED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
@@ -15,6 +16,7 @@ import otelctx
 
 app = Celery("celery_attacks", broker="memory://", backend="cache+memory://")
 app.conf.update(worker_hijack_root_logger=False, broker_connection_retry_on_startup=True)
+app.conf.task_protocol = int(os.environ.get("PROTOCOL", "2"))
 app.conf.update(worker_prefetch_multiplier=1, broker_transport_options={"polling_interval": 0.01})
 
 
@@ -46,6 +48,15 @@ def sends(self: Any, label: str) -> None:
     APP_KEY.set("A.sub")
     one.delay(f"{label}:sent")
     one.s(f"{label}:eager").apply(link=one.si(f"{label}:eager:link"))
+
+
+@app.task(bind=True, max_retries=1)
+def looks(self: Any, label: str) -> None:
+    """Write down the headers that the task has got; twice."""
+    see(label)
+    seen.seen[-1]["headers"] = [self.request.headers, self.request.as_execution_options().get("headers")]
+    seen.seen[-1]["others"] = sorted(name for name in vars(self.request) if "otel" in name)
+    raise self.retry(countdown=0)
 
 
 @app.task
@@ -80,11 +91,22 @@ def revoked() -> None:
     wait_for("sent back")
 
 
+def headers() -> None:
+    """Tasks that are sent with headers of the application's, and without."""
+    own = {"mine": "1"}
+    looks.apply_async(["with headers"], headers=own)
+    looks.apply_async(["without headers"])
+    for label in ("with headers", "without headers"):
+        wait_for(label, 2)
+    see("own")
+    seen.seen[-1]["own"] = own
+
+
 if __name__ == "__main__":
     with start_worker(app, pool="solo", perform_ping_check=False, loglevel="CRITICAL"):
         with otelctx.bind(session="A"):
             token = APP_KEY.set("A")
-            {"brought": brought, "revoked": revoked}[sys.argv[1]]()
+            {"brought": brought, "revoked": revoked, "headers": headers}[sys.argv[1]]()
             APP_KEY.reset(token)
         time.sleep(0)
         seen.report()
