@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 else:
     Loader = object  # its methods are enough, and its module is not imported at interpreter start
 
-__all__ = ["LEFT_OUT", "Program", "absent", "allows", "initialize", "program_of"]
+__all__ = [
+    "LEFT_OUT",
+    "Program",
+    "absent",
+    "allows",
+    "initialize",
+    "opentelemetry_instrument_is_at_work",
+    "program_of",
+]
 
 LEFT_OUT: Final = (
     # installers
@@ -89,7 +97,7 @@ def allows(globs: str, program: Program) -> bool:
 
 def initialize() -> None:
     """Run OpenTelemetry's own ``initialize()``, unless ``opentelemetry-instrument`` is at work. Never raises."""
-    if _opentelemetry_instrument_is_at_work():
+    if opentelemetry_instrument_is_at_work():
         return
     try:
         from opentelemetry.instrumentation import auto_instrumentation
@@ -119,7 +127,8 @@ class _AbsentLoader(Loader):
         raise ModuleNotFoundError(f"No module named {module.__name__!r}", name=module.__name__)
 
 
-def _opentelemetry_instrument_is_at_work() -> bool:
+def opentelemetry_instrument_is_at_work() -> bool:
+    """Say whether ``opentelemetry-instrument`` (or the Kubernetes operator) has started this process."""
     if "opentelemetry.instrumentation.auto_instrumentation" in sys.modules:
         return True
     if sys.flags.ignore_environment:

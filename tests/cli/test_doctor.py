@@ -81,6 +81,8 @@ def test_a_package_that_is_in_no_site_packages_is_a_problem(project: Path, monke
         "DOCTOR",
         (*DOCTOR[:2], f"import sys; sys.executable = {str(program)!r}; from otelctx.cli import main; main()", "doctor"),
     )
+    operators = "/autoinstrumentation/opentelemetry/instrumentation/auto_instrumentation"
+    assert examined(project, PYTHONPATH=operators)["problems"] == []
     (problem,) = examined(project)["problems"]
     assert problem.startswith(
         "OTELCTX_ENABLED has no effect here: otelctx.pth is not in this environment's site-packages"

@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 from otelctx import bootstrap, config, installation, runtime
+from otelctx.auto_instrument import opentelemetry_instrument_is_at_work
 from otelctx.cli.doctor import alarm, exporters, patches, sources, versions
 from otelctx.cli.doctor.report import Report
 from otelctx.scope import VERSION
@@ -79,7 +80,8 @@ def _environment(report: Report) -> None:
     elif not report.enabled:
         report.notes.append("OTELCTX_ENABLED is not set here; the doctor has turned otelctx on for itself")
     if not _is_started_by_site():
-        report.problems.append(
+        # Where opentelemetry-instrument starts the application, it finds otelctx by itself.
+        (report.notes if opentelemetry_instrument_is_at_work() else report.problems).append(
             "OTELCTX_ENABLED has no effect here: otelctx.pth is not in this environment's site-packages, and is looked "
             "for nowhere else (not in PYTHONPATH); install the package there"
         )
