@@ -28,6 +28,7 @@ from __future__ import annotations
 import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakSet
 
 from otelctx import arrival, cron, faults, flow, mode, policy, runtime, tasks, workers
 from otelctx import snapshot as snapshots
@@ -213,10 +214,27 @@ class _Trace:
             del info
 
 
+_traced: Final[WeakSet[Any]] = WeakSet()
+"""The tasks that have had a trace of ours."""
+
+
+def _trace_of(trace: Callable[..., Any], task: Any, active: Active) -> _Trace:
+    _traced.add(task)
+    return _Trace(trace, task, active)
+
+
+def _untrace(module: Any) -> None:
+    """Give tasks that are running in a worker back the trace that they would have had."""
+    while _traced:
+        task = _traced.pop()
+        while isinstance(trace := getattr(task, "__trace__", None), _Trace):
+            task.__trace__ = trace.__wrapped__
+
+
 def _building(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def build_tracer(name: str, task: Any, *args: Any, **kwargs: Any) -> Any:
         trace = original(name, task, *args, **kwargs)
-        return _Trace(trace, task, active) if active.on else trace
+        return _trace_of(trace, task, active) if active.on else trace
 
     return build_tracer
 
@@ -229,7 +247,7 @@ def _updating(original: Callable[..., Any], active: Active) -> Callable[..., Any
             for task in self.app.tasks.values():
                 trace = getattr(task, "__trace__", None)
                 if trace is not None and not isinstance(trace, _Trace):
-                    task.__trace__ = _Trace(trace, task, active)
+                    task.__trace__ = _trace_of(trace, task, active)
         return result
 
     return update_strategies
@@ -295,7 +313,10 @@ def _disconnect(signals: Any) -> None:
     signals.before_task_publish.disconnect(dispatch_uid=__name__)
 
 
-HOOKS = (Hook("celery.signals", _connect, _disconnect),)
+HOOKS = (
+    Hook("celery.signals", _connect, _disconnect),
+    Hook("celery.app.trace", lambda module: None, _untrace),
+)
 PATCHES = (
     Patch("celery.beat", "Scheduler.apply_async", _ticking),
     Patch("celery.app.trace", "build_tracer", _building),

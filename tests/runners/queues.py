@@ -38,6 +38,8 @@ class TaskQueue:
     """By version."""
     command: Callable[[Path, str], Command]
     """What starts a worker that runs one task at a time."""
+    application: str
+    """The module of its tasks."""
     program: str
     """What sends."""
     scheduler: Callable[[Path, str], Command | None]
@@ -92,6 +94,7 @@ CELERY = TaskQueue(
     },
     dict.fromkeys(("lowest", "highest"), ("prefork", "threads", "solo")),
     _celery,
+    "celery_app",
     "celery_send.py",
     _beat,
     broken=("number", "list"),
@@ -112,6 +115,7 @@ RQ = TaskQueue(
     {"lowest": ("rq==1.16.2",), "highest": ("rq==3.0.0",)},
     dict.fromkeys(("lowest", "highest"), ("simple", "fork")),
     _rq,
+    "rq_jobs",
     "rq_send.py",
     _rq_cron,
     broken=("bytes",),
@@ -132,6 +136,7 @@ HUEY = TaskQueue(
     {"lowest": ("huey==2.5.5",), "highest": ("huey==3.5.4", "gevent")},
     {"lowest": ("thread", "process"), "highest": ("thread", "process", "greenlet")},
     _huey,
+    "huey_app",
     "huey_send.py",
     _none,
     broken=("bytes",),
@@ -152,6 +157,7 @@ DRAMATIQ = TaskQueue(
     },
     dict.fromkeys(("lowest", "highest"), ("threads",)),
     _dramatiq,
+    "dramatiq_app",
     "dramatiq_send.py",
     _none,
     refusal="dead",  # it keeps no reason
@@ -170,6 +176,7 @@ ARQ = TaskQueue(
     {"lowest": ("arq==0.23", "pydantic<2", "redis==4.2.2"), "highest": ("arq==0.28.0",)},
     dict.fromkeys(("lowest", "highest"), ("tasks",)),
     _arq,
+    "arq_app",
     "arq_send.py",
     _none,
     refusal="DeserializationError",  # that is what arq fails a job for before it runs
@@ -194,6 +201,7 @@ TASKIQ = TaskQueue(
     {"lowest": ("taskiq==0.9.0", "taskiq-redis==0.5.0"), "highest": ("taskiq==0.13.0", "taskiq-redis==1.2.4")},
     dict.fromkeys(("lowest", "highest"), ("tasks",)),
     _taskiq,
+    "taskiq_app",
     "taskiq_send.py",
     _taskiq_scheduler,
 )

@@ -13,7 +13,7 @@ import pytest
 
 from tests.runners.conftest import RunnerPython
 from tests.runners.queues import CONFIG, ON, QUEUES, TaskQueue
-from tests.runners.world import Line, NewWorld, World, worlds
+from tests.runners.world import PROGRAMS, Line, NewWorld, World, worlds
 
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(900)]  # the first test may have to install the queue
 
@@ -250,3 +250,36 @@ def test_enforce_fails_a_task_that_it_refuses_once_and_the_worker_goes_on(
     # A refusal is a failure like any other: of the tasks that are retried then, each attempt is refused.
     attempts = {"rq": 4, "huey": 3, "dramatiq": 6}.get(queue.name, 1)
     assert len(world.wait(2 + 2 * attempts, "alert", action="raised")) == 2 + 2 * attempts
+
+
+def test_uninstalled_in_a_sender_the_library_is_exactly_what_it_was(
+    plain: Case, new_world: NewWorld, redis: str
+) -> None:
+    world = plain.queue.world(new_world, redis, OTELCTX_ENABLED="")
+    name, application = plain.queue.name, plain.queue.application
+    world.run(plain.python, PROGRAMS / "attributes.py", name, application)
+    _see_that_it_is_gone(plain, world)
+
+
+def test_uninstalled_in_a_worker_it_goes_on_as_without_otelctx(plain: Case, new_world: NewWorld, redis: str) -> None:
+    queue, _, kind, python = plain
+    world = queue.begin(new_world, python, redis, kind, OTELCTX_ENABLED="", INSTALL="1")
+    queue.send(world, python, "one", INSTALL="", **ON)
+    for label in "AB":
+        assert seen(world, label)["key"] == label
+    queue.send(world, python, "uninstall", INSTALL="", **ON)
+    _see_that_it_is_gone(plain, world)
+    queue.send(world, python, "one", "retry", INSTALL="", LABELS="after ", **ON)
+    for label, number in {"A": 1, "nobody": 1, "retries": 3}.items():
+        lines = world.wait(number, label=f"after {label}")
+        assert "A" not in {line[what] for line in lines for what in ("key", "app", "baggage")}, label
+        assert {line["claim"] for line in lines} == {"none"}, label
+
+
+def _see_that_it_is_gone(case: Case, world: World) -> None:
+    (line,) = world.wait(1, "uninstalled")
+    assert len(line["patched"]) > 2
+    assert len(line["changed"]) >= len(line["patched"])  # some are known by two names
+    # A worker of Celery's patches Celery itself.
+    own = {"celery.app.task:Task.__call__", "celery.app.task:BaseTask.__call__"}
+    assert (line["twice"], [name for name in line["left"] if name not in own]) == ([], [])

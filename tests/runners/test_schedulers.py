@@ -133,6 +133,16 @@ def test_a_run_of_aiocrons_has_a_root_span_with_a_link_to_whoever_has_started_it
 
 
 @versions
+def test_aiocrons_timer_is_nobodys_each_time_that_it_is_armed(version: str) -> None:
+    assert set(run(AIOCRON[version], "aiocron_jobs.py", "armed", **OFF).app("is armed")) == {"A"}
+    for variables in (ON, BOTH):
+        seen = run(AIOCRON[version], "aiocron_jobs.py", "armed", **variables)
+        assert {(one["key"], one["app"], one["baggage"]) for one in seen.of("is armed")} == {(None, None, None)}
+        assert len(seen.of("is armed")) > 2
+        assert (seen.alerts, seen.errors) == ([], {})
+
+
+@versions
 def test_in_observe_a_run_of_aiocrons_is_whose_has_started_it_and_that_is_told(version: str) -> None:
     seen = run(AIOCRON[version], "aiocron_jobs.py", "turns", **OBSERVE)
     assert set(seen.app("coroutine")) == {"A"}

@@ -40,5 +40,21 @@ async def turns() -> None:
     seen.report()
 
 
+class Watched(aiocron.Cron):  # type: ignore[misc]
+    """An application's own: the timer asks it when it is to fire next."""
+
+    def get_next(self) -> float:
+        see("is armed")
+        return float(super().get_next())
+
+
+async def armed() -> None:
+    in_turn("A", Watched, EVERY_SECOND, func=see, args=("runs",), start=True)
+    async with asyncio.timeout(20):
+        while seen.number("runs") < 2:
+            await asyncio.sleep(0.005)
+    seen.report()
+
+
 if __name__ == "__main__":
     asyncio.run(globals()[sys.argv[1]]())

@@ -7,6 +7,7 @@ import json
 import os
 from typing import Any
 
+import attributes
 import sightings
 from arq import Retry, cron
 from arq.connections import RedisSettings
@@ -71,6 +72,12 @@ async def ticked(ctx: Any) -> None:
     APP_KEY.set("left by a tick")
 
 
+async def uninstalls(ctx: Any, label: str) -> None:
+    """Uninstall otelctx in the process that runs this."""
+    see(label)
+    attributes.uninstall("arq")
+
+
 async def started(ctx: Any) -> None:
     see("serves")
     see("ready")
@@ -87,7 +94,7 @@ async def job_ends(ctx: Any) -> None:
 
 
 class WorkerSettings:
-    functions = [seen, taints, retried, spreads]  # noqa: RUF012
+    functions = [seen, taints, retried, spreads, uninstalls]  # noqa: RUF012
     cron_jobs = [cron(ticked, second=set(range(60)))] if os.environ.get("TICK") else []
     redis_settings = SETTINGS
     on_startup = started
@@ -100,3 +107,6 @@ class WorkerSettings:
 
 for _name, _value in SERIALIZER.items():
     setattr(WorkerSettings, _name, staticmethod(_value))
+
+if os.environ.get("INSTALL"):
+    attributes.install("arq")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import attributes
 import sightings
 from celery import Celery, Task, signals
 from sightings import APP_KEY, see
@@ -191,3 +192,17 @@ def ticked(self: Any, label: str) -> None:
     see(label, retries=self.request.retries, id=self.request.id)
     if self.request.retries < 1:
         raise self.retry(countdown=0.05)
+
+
+@app.task
+def uninstalls(label: str) -> None:
+    """Uninstall otelctx in the process that runs this."""
+    see(label)
+    attributes.uninstall(
+        "celery",
+        lambda: [name for name, task in app.tasks.items() if type(task.__trace__).__module__.startswith("otelctx")],
+    )
+
+
+if os.environ.get("INSTALL"):
+    attributes.install("celery")

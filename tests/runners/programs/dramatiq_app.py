@@ -6,6 +6,7 @@ import inspect
 import os
 from typing import Any
 
+import attributes
 import dramatiq
 import sightings
 from dramatiq.brokers.redis import RedisBroker
@@ -132,3 +133,14 @@ if HAS_ASYNC_ACTORS:
             raise ValueError(label)
 
     assert not inspect.iscoroutinefunction(waits.fn)
+
+
+@dramatiq.actor
+def uninstalls(label: str) -> None:
+    """Uninstall otelctx in the process that runs this."""
+    see(label)
+    attributes.uninstall("dramatiq")
+
+
+if os.environ.get("INSTALL"):
+    attributes.install("dramatiq")

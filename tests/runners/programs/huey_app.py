@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import attributes
 import sightings
 from huey import MemoryHuey, SqliteHuey, crontab
 from huey.serializer import SignedSerializer
@@ -97,3 +98,14 @@ def ticked(task: Any = None) -> None:
     see("tick", left=task.retries, id=task.id)
     if task.retries:
         raise ValueError("once more")
+
+
+@huey.task()
+def uninstalls(label: str) -> None:
+    """Uninstall otelctx in the process that runs this."""
+    see(label)
+    attributes.uninstall("huey")
+
+
+if os.environ.get("INSTALL"):
+    attributes.install("huey")

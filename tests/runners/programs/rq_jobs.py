@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import attributes
 import rq.worker
 import sightings
 from redis import Redis
@@ -89,3 +90,13 @@ if hasattr(rq.worker, "SpawnWorker"):
 
     class SpawnWorker(_Watched, rq.worker.SpawnWorker):
         """One that starts a new interpreter."""
+
+
+def uninstalls(label: str) -> None:
+    """Uninstall otelctx in the process that runs this."""
+    see(label)
+    attributes.uninstall("rq")
+
+
+if os.environ.get("INSTALL"):
+    attributes.install("rq")

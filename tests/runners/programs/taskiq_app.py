@@ -7,6 +7,7 @@ import inspect
 import os
 from typing import Any
 
+import attributes
 import sightings
 from sightings import APP_KEY, see
 from taskiq import Context, InMemoryBroker, SimpleRetryMiddleware, TaskiqDepends, TaskiqEvents, TaskiqScheduler
@@ -85,3 +86,14 @@ async def ticked(label: str) -> None:
     """A task that recurs."""
     see(label)
     APP_KEY.set("left by a tick")
+
+
+@broker.task(task_name="uninstalls")
+async def uninstalls(label: str) -> None:
+    """Uninstall otelctx in the process that runs this."""
+    see(label)
+    attributes.uninstall("taskiq")
+
+
+if os.environ.get("INSTALL"):
+    attributes.install("taskiq")

@@ -117,6 +117,12 @@ def refused() -> Iterator[Message]:
             yield "seen", (f"after {number}",)
 
 
+def uninstall() -> Iterator[Message]:
+    """A task that uninstalls otelctx where it runs."""
+    with session("A"):
+        yield "uninstalls", ("uninstalls",)
+
+
 REFUSED = [f"{label} {number}" for number in range(2) for label in ("refused", "refused and retried")]
 
 
@@ -146,5 +152,5 @@ def _wait_for(label: str) -> None:
     raise TimeoutError(label)
 
 
-_FUNCTIONS = (one, taint, retry, spread, claimed, traced, table, in_place, refused, in_turn)
+_FUNCTIONS = (one, taint, retry, spread, claimed, traced, table, in_place, refused, uninstall, in_turn)
 SCENARIOS = {scenario.__name__: scenario for scenario in _FUNCTIONS}
