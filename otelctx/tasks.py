@@ -307,6 +307,7 @@ def arrival(
     is_cron: bool = False,
     is_schedule: bool = False,
     called: object = None,
+    is_told: bool = False,
 ) -> Arrival:
     """The run of a message that brings `carrier`: None or an empty string where it brings none.
 
@@ -315,7 +316,8 @@ def arrival(
     `is_cron`, where a scheduler of the runner's own sent it, whatever its carrier says: its keys are then minted;
     `is_schedule`, where it is a schedule's, and run at each of its times: that is a cron run, with keys of its own each
     time, unless the carrier is one that departed for a single time (as any kind but `policy.CRON`);
-    `called` is the function that will run, where the runner knows it.
+    `called` is the function that will run, where the runner knows it; `is_told`, where the message has been run, and
+    something more is done for it: what is wrong with its carrier has been told then.
 
     A claim is the one that the message brings, granted anew for each attempt, else it is shed. A message that a tick
     sent is a cron run: its span is a root, with a Link to whatever caused it. Never raises; thread-safe.
@@ -344,7 +346,7 @@ def arrival(
         is_asked=False,
     )
     departing.called = called
-    if why:
+    if why and not is_told:
         key, name = flow.registry.keys[0].name, policy.NAMES[kind]
         alerts.deliver(Mismatch(key, "forged", None, None, f"message: {why}", "dropped", hop_kind=name))
     return Arrival(departing, SimpleNamespace(__qualname__=job, __module__=None) if called is None else called, attempt)

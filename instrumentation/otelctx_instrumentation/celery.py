@@ -121,7 +121,7 @@ def _ticking(original: Callable[..., Any], active: Active) -> Callable[..., Any]
     return apply_async
 
 
-def _arrival(task: Any, message: object, request: Mapping[str, Any]) -> Arrival:
+def _arrival(task: Any, message: object, request: Mapping[str, Any], *, is_told: bool = False) -> Arrival:
     # Under protocol 1, custom headers are one of the request's entries.
     headers = request.get("headers")
     carrier = request.get(tasks.NAME)
@@ -135,6 +135,7 @@ def _arrival(task: Any, message: object, request: Mapping[str, Any]) -> Arrival:
         attempt=_retries(request) + 1,
         is_cron=carrier is None and request.get("celery_beat_task") is True,  # sent by a beat without otelctx
         called=task.run,
+        is_told=is_told,
     )
 
 
@@ -260,7 +261,8 @@ def _handling(original: Callable[..., Any], active: Active) -> Callable[..., Any
         run, current = None, _RUN.get()
         if active.on and mode.current() != "observe" and (current is None or current.id != str(self.id)):
             try:
-                arriving = _arrival(self.task, self.id, self.request_dict)
+                is_told = not original.__name__.startswith("_announce")
+                arriving = _arrival(self.task, self.id, self.request_dict, is_told=is_told)
                 run = _Run(str(self.id), _retries(self.request_dict), arriving.departure.snapshot)
             except Exception as exc:
                 faults.internal_error(RUNNER, exc)

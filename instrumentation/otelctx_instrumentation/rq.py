@@ -127,7 +127,7 @@ def _ticking(original: Callable[..., Any], active: Active) -> Callable[..., Any]
     return enqueue
 
 
-def _arrival(job: Any) -> Arrival:
+def _arrival(job: Any, *, is_told: bool = False) -> Arrival:
     if flow.registry.unresolved():
         # RQ imports a job's module when it runs it: what the application declares may be there only then.
         try:
@@ -141,6 +141,7 @@ def _arrival(job: Any) -> Arrival:
         job=_name_of(job),
         message=job.id,
         attempt=retries + 1 if isinstance(retries, int) else 1,
+        is_told=is_told,
     )
 
 
@@ -208,7 +209,10 @@ def _calling_back(original: Callable[..., Any], active: Active) -> Callable[...,
         if active.on and mode.current() != "observe":
             try:
                 run = _RUN.get()
-                arrived = run.arrived if run is not None and run.id == job.id else _arrival(job).departure.snapshot
+                if run is not None and run.id == job.id:
+                    arrived = run.arrived
+                else:
+                    arrived = _arrival(job, is_told=True).departure.snapshot
             except Exception as exc:
                 faults.internal_error(RUNNER, exc)
         if arrived is None:

@@ -70,6 +70,12 @@ def test_an_application_finds_in_a_task_of_celerys_the_headers_that_it_has_sent(
     assert on.of("own")[0]["own"] == {"mine": "1"}
 
 
+def test_of_a_broken_message_of_celerys_whose_task_fails_too_there_is_one_alert() -> None:
+    seen = run(CELERY.versions["highest"], "celery_attacks.py", "broken", **ON)
+    assert seen.keys("broken")[0].startswith("task:celery:celery_attacks.fails:")
+    assert (seen.keys("next"), seen.alerts, seen.errors) == (["A"], ["forged None None"], {})
+
+
 @pytest.mark.parametrize("version", list(HUEY.versions))
 def test_what_a_message_of_hueys_brings_along_is_the_messages_whatever_its_task_has_left(version: str) -> None:
     seen = run(HUEY.versions[version], "huey_attacks.py", "brought", **SIGNED)

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import seen
-from celery import Celery, chain, chord
+from celery import Celery, chain, chord, signals
 from celery.contrib.testing.worker import start_worker
 from seen import APP_KEY, see, wait_for
 
@@ -102,11 +102,25 @@ def headers() -> None:
     seen.seen[-1]["own"] = own
 
 
+def broken() -> None:
+    """A message whose carrier cannot be read, for a task that fails."""
+
+    def breaks(headers: Any = None, **_: Any) -> None:
+        headers["otelctx"] = "1..{"
+
+    signals.before_task_publish.connect(breaks)
+    result = fails.delay("broken")
+    result.get(timeout=20, propagate=False)
+    signals.before_task_publish.disconnect(breaks)
+    one.delay("next")
+    wait_for("next")  # the worker is done with the one before
+
+
 if __name__ == "__main__":
     with start_worker(app, pool="solo", perform_ping_check=False, loglevel="CRITICAL"):
         with otelctx.bind(session="A"):
             token = APP_KEY.set("A")
-            {"brought": brought, "revoked": revoked, "headers": headers}[sys.argv[1]]()
+            {"brought": brought, "revoked": revoked, "headers": headers, "broken": broken}[sys.argv[1]]()
             APP_KEY.reset(token)
         time.sleep(0)
         seen.report()
