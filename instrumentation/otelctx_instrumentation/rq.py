@@ -117,7 +117,8 @@ def _ticking(original: Callable[..., Any], active: Active) -> Callable[..., Any]
     def enqueue(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not active.on:
             return original(self, *args, **kwargs)
-        name = getattr(self, "name", None) or getattr(self, "func_name", None) or getattr(self.func, "__name__", "")
+        name = getattr(self, "name", None) or getattr(self, "func_name", None)
+        name = name or getattr(getattr(self, "func", None), "__name__", "")
         token = _TICK.set(str(name))
         try:
             return original(self, *args, **kwargs)

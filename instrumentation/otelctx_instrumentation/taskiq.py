@@ -29,6 +29,7 @@ from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextvars import Token
 
     from otelctx.departure import Departure
     from otelctx.runs import Arrival
@@ -148,16 +149,19 @@ def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]
                 arriving = _arrival(self.broker, target, message)
             except Exception as exc:
                 faults.internal_error(RUNNER, exc)
-        if arriving is None:
-            return await original(self, target, message, *args, **kwargs)
 
         async def run() -> Any:
-            tokens = _RUN.set(_Run(message.task_id, snapshots.depart())), _TICK.set(None), _DUE.set(None)
+            # What sends this task is done with that, where it runs in place.
+            tokens: list[Token[Any]] = [_TICK.set(None), _DUE.set(None)]
+            if arriving is not None:
+                tokens.append(_RUN.set(_Run(message.task_id, snapshots.depart())))
             try:
                 return await original(self, target, message, *args, **kwargs)
             finally:
                 give_back(*tokens)
 
+        if arriving is None:
+            return await (run() if active.on else original(self, target, message, *args, **kwargs))
         try:
             return await arriving.run_async(run)
         except MismatchError as exc:  # of the arrival: what a task raises is in its result

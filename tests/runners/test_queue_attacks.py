@@ -37,6 +37,12 @@ def test_a_retry_that_taskiq_puts_off_keeps_its_messages_key_and_is_granted_its_
     assert (seen.alerts, seen.errors) == ([], {})
 
 
+def test_what_a_task_of_taskiqs_sends_that_was_scheduled_and_runs_in_place_is_whose_the_task_is_by_then() -> None:
+    seen = run(TASKIQ.versions["highest"], "taskiq_attacks.py", "from_in_place", **SIGNED)
+    assert (seen.keys("sent"), seen.app("sent")) == (["A.sub"], ["A.sub"])
+    assert (seen.alerts, seen.errors) == ([], {})
+
+
 @pytest.mark.parametrize("version", list(CELERY.versions))
 def test_what_a_message_of_celerys_brings_along_is_the_messages_whatever_its_task_has_left(version: str) -> None:
     seen = run(CELERY.versions[version], "celery_attacks.py", "brought", **SIGNED)

@@ -10,7 +10,7 @@ from typing import Any
 
 import seen
 from seen import APP_KEY, see
-from taskiq import AsyncBroker, BrokerMessage, Context, ScheduleSource, TaskiqDepends, TaskiqScheduler
+from taskiq import AsyncBroker, BrokerMessage, Context, InMemoryBroker, ScheduleSource, TaskiqDepends, TaskiqScheduler
 from taskiq.receiver import Receiver
 
 import otelctx
@@ -94,6 +94,24 @@ async def put_off() -> None:
         await retried.kiq()
 
 
+in_place = InMemoryBroker(await_inplace=True)
+
+
+@in_place.task(task_name="sends")
+async def sends() -> None:
+    """A task that is run in place, for a session of its own, sends one to a worker."""
+    APP_KEY.set("A.sub")
+    await one.kiq("sent")
+
+
+async def from_in_place() -> None:
+    """A task of A's is scheduled that is run in place, when its time has come."""
+    await seen.in_turn("A", asyncio.ensure_future, sends.schedule_by_time(source, datetime.now(UTC)))
+    scheduler = TaskiqScheduler(in_place, [source])
+    for name in list(source.schedules):
+        await scheduler.on_ready(source, source.schedules.pop(name))
+
+
 async def main(scenario: Any, labels: list[str]) -> None:
     """Run a scenario, a worker, and a scheduler that sends what is scheduled."""
     scheduler = TaskiqScheduler(broker, [source])
@@ -113,4 +131,6 @@ async def main(scenario: Any, labels: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(at_once, [*"ABCDE"]) if sys.argv[1] == "at_once" else main(put_off, ["retried"]))
+    scenarios: Any = {"at_once": (at_once, [*"ABCDE"]), "put_off": (put_off, ["retried"])}
+    scenarios["from_in_place"] = (from_in_place, ["sent"])
+    asyncio.run(main(*scenarios[sys.argv[1]]))
