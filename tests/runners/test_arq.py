@@ -57,6 +57,8 @@ def test_a_cron_job_has_a_key_of_its_own_whoever_enqueues_it(new_world: NewWorld
     assert len({tick["key"] for tick in ticks}) == len(ticks)
     assert all(tick["key"].startswith("cron:arq:ticked:") for tick in ticks)
     assert {(tick["app"], tick["claim"]) for tick in ticks} == {(None, "shed")}
+    renamed = world.wait(2, label="tick by another name")
+    assert len({tick["key"] for tick in renamed if tick["key"].startswith("cron:arq:nightly:")}) == len(renamed)
     assert not world.lines("alert")
 
 

@@ -78,6 +78,11 @@ async def uninstalls(ctx: Any, label: str) -> None:
     attributes.uninstall("arq")
 
 
+async def renamed(ctx: Any) -> None:
+    """A cron job by a name of the application's."""
+    see("tick by another name")
+
+
 async def started(ctx: Any) -> None:
     see("serves")
     see("ready")
@@ -93,9 +98,13 @@ async def job_ends(ctx: Any) -> None:
     see("job ends", id=ctx["job_id"])
 
 
+EACH_SECOND: Any = set(range(60))
+CRON_JOBS = [cron(ticked, second=EACH_SECOND), cron(renamed, name="nightly", second=EACH_SECOND)]
+
+
 class WorkerSettings:
     functions = [seen, taints, retried, spreads, uninstalls]  # noqa: RUF012
-    cron_jobs = [cron(ticked, second=set(range(60)))] if os.environ.get("TICK") else []
+    cron_jobs = CRON_JOBS if os.environ.get("TICK") else []
     redis_settings = SETTINGS
     on_startup = started
     on_job_start = job_starts
