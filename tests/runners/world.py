@@ -91,25 +91,15 @@ class World:
         """The last that the workers said."""
         return "\n".join(log.read_text(errors="replace")[-5000:] for log in sorted(self.folder.glob("worker-*.log")))
 
-    def end(self, process: subprocess.Popen[bytes], patience: float = 15.0) -> None:
-        """End a worker that was started here, with all that it started."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if process.poll() is None:
-                process.send_signal(number)
-                try:
-                    process.wait(patience)
-                except subprocess.TimeoutExpired:
-                    continue
-            break
-        try:
-            os.killpg(process.pid, signal.SIGKILL)  # its session is its own
-        except ProcessLookupError:
-            pass
-
     def close(self) -> None:
-        """End whatever was started here."""
+        """End whatever was started here, with all that it has started: there is nothing that a worker is to finish."""
+        for process in self._started:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)  # its session is its own
+            except ProcessLookupError:
+                pass
         while self._started:
-            self.end(self._started.pop())
+            self._started.pop().wait(15)
 
 
 NewWorld = Callable[..., World]
