@@ -184,30 +184,28 @@ def test_a_declared_runner_that_is_not_there_is_a_problem(project: Path) -> None
     assert any("doctor_app:tick is declared, and is not there" in problem for problem in problems)
 
 
-@pytest.mark.parametrize(
-    ("setting", "variable"),
-    [
-        ("cron.runners", "OTELCTX_CRON__RUNNERS"),
-        ("dispatch.spawners", "OTELCTX_DISPATCH__SPAWNERS"),
-        ("queues.adopt", "OTELCTX_QUEUES__ADOPT"),
-        ("claim.predicate", "OTELCTX_CLAIM__PREDICATE"),
-        ("threads.service", "OTELCTX_THREADS__SERVICE"),
-    ],
-)
-def test_what_is_declared_in_a_module_that_does_not_exist_is_a_problem(
-    project: Path, setting: str, variable: str
-) -> None:
-    problems = examined(project, **{variable: "doctr_app:tick"})["problems"]
-    assert problems == [f"{setting}: doctr_app:tick is not there: there is no module doctr_app in this environment"]
-    assert examined(project, PYTHONPATH=str(project), **{variable: "doctor_app:key"})["problems"] == []
+DECLARED = {
+    "cron.runners": "OTELCTX_CRON__RUNNERS",
+    "dispatch.spawners": "OTELCTX_DISPATCH__SPAWNERS",
+    "queues.adopt": "OTELCTX_QUEUES__ADOPT",
+    "claim.predicate": "OTELCTX_CLAIM__PREDICATE",
+    "threads.service": "OTELCTX_THREADS__SERVICE",
+}
 
 
-@pytest.mark.parametrize("variable", ["OTELCTX_CLAIM__PREDICATE", "OTELCTX_THREADS__SERVICE"])
-def test_a_function_that_its_module_does_not_have_is_a_problem(project: Path, variable: str) -> None:
-    problems = examined(project, "--module", "doctor_app", **{variable: "doctor_app:kay"})["problems"]
-    assert [problem.partition(": ")[2] for problem in problems] == [
-        "doctor_app:kay is not there: module 'doctor_app' has no attribute 'kay'; did you mean 'key'?"
-    ]
+def test_what_is_declared_in_a_module_that_does_not_exist_is_a_problem(project: Path) -> None:
+    problems = examined(project, **dict.fromkeys(DECLARED.values(), "doctr_app:tick"))["problems"]
+    why = "doctr_app:tick is not there: there is no module doctr_app in this environment"
+    assert problems == [f"{setting}: {why}" for setting in DECLARED]
+    there = dict.fromkeys(DECLARED.values(), "doctor_app:key")
+    assert examined(project, PYTHONPATH=str(project), **there)["problems"] == []
+
+
+def test_a_function_that_its_module_does_not_have_is_a_problem(project: Path) -> None:
+    declared = dict.fromkeys((DECLARED["claim.predicate"], DECLARED["threads.service"]), "doctor_app:kay")
+    problems = examined(project, "--module", "doctor_app", **declared)["problems"]
+    why = "doctor_app:kay is not there: module 'doctor_app' has no attribute 'kay'; did you mean 'key'?"
+    assert problems == [f"claim.predicate: {why}", f"threads.service: {why}"]
 
 
 def test_a_service_threads_own_name_and_a_glob_are_no_functions(project: Path) -> None:
