@@ -99,6 +99,7 @@ runners-table: $(VENV)/.ready
 	$(BIN)/python -m tests.runners.table
 
 # The suite runs a few hundred of these trees and messages; this is the whole claim. SECONDS is for the messages.
+# (Of Celery's tasks too: OTELCTX_CELERY_TASKS=10000 make runners ARGS="-k of_many_tasks".)
 SECONDS ?= 600
 fuzz: $(VENV)/.ready
 	OTELCTX_FUZZ_TREES=10000 $(BIN)/python -m pytest tests/test_fuzz.py --timeout=3600 $(ARGS)

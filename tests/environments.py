@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+HOSTS_DIR = os.environ.get("OTELCTX_HOSTS_DIR")  # here and now: no test sees a variable of otelctx's
 INSTALL_TIMEOUT = 600.0  # seconds: a first run downloads some 60 packages
 
 
@@ -89,8 +90,8 @@ def _uv(cache: Path) -> Sequence[str]:
 
 def cache_directory() -> Path:
     """Where what is fetched is kept."""
-    if named := os.environ.get("OTELCTX_HOSTS_DIR"):
-        cache = Path(named).resolve()
+    if HOSTS_DIR:
+        cache = Path(HOSTS_DIR).resolve()
     elif os.name == "nt":
         cache = Path(os.environ.get("LOCALAPPDATA", Path.home()), "otelctx", "hosts")
     else:

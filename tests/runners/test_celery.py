@@ -12,6 +12,8 @@ from tests.runners.conftest import RunnerPython
 from tests.runners.queues import CELERY, ON
 from tests.runners.world import PROGRAMS, NewWorld, World, worlds
 
+TASKS = int(os.environ.get("OTELCTX_CELERY_TASKS", "300"))  # here: a test sees no variable of otelctx's
+
 pytestmark = [pytest.mark.runners, pytest.mark.timeout(900)]  # the first test may have to install the queue
 
 
@@ -177,13 +179,12 @@ def test_beside_opentelemetrys_own_instrumentation_a_task_is_whose_it_was(celery
 
 @pytest.mark.timeout(3600)
 def test_of_many_tasks_of_many_sessions_none_runs_under_another_key(celery: Celery, python: Path) -> None:
-    number = int(os.environ.get("OTELCTX_CELERY_TASKS", "300"))
-    per_child = str(max(number // 100, 20))
+    per_child = str(max(TASKS // 100, 20))
     world = celery("prefork", "-c", "4", "--max-tasks-per-child", per_child)
-    patience = 60 + number / 5
-    world.start(python, PROGRAMS / "celery_send.py", "many", MANY=str(number), PATIENCE=str(patience))
+    patience = 60 + TASKS / 5
+    world.start(python, PROGRAMS / "celery_send.py", "many", MANY=str(TASKS), PATIENCE=str(patience))
     (many,) = world.wait(1, "many", patience=patience + 30)
-    retried = len(range(0, number, 3))
-    assert many["counted"] == {"right": number + retried}
-    assert many["done"] == number
+    retried = len(range(0, TASKS, 3))
+    assert many["counted"] == {"right": TASKS + retried}
+    assert many["done"] == TASKS
     assert many["processes"] > 4
