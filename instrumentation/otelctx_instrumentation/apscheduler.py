@@ -355,13 +355,21 @@ def _tick(name: str, called: object, cause: SpanContext | None, due: float) -> D
 
 
 def _each_call(fn: Callable[..., Any], departed: Callable[[], Departure]) -> Callable[..., Any]:
-    import inspect
+    return runs.each_call(fn, departed, is_asynchronous=_is_coroutine_function(fn))
 
-    # As the executors that run coroutines look at it.
-    innermost = fn
-    while isinstance(innermost, partial):
-        innermost = innermost.func
-    return runs.each_call(fn, departed, is_asynchronous=inspect.iscoroutinefunction(innermost))
+
+def _is_coroutine_function(fn: Callable[..., Any]) -> bool:
+    """Whether `fn` is one for the executors that run coroutines, which go by asyncio's mark where there is one."""
+    util = sys.modules["apscheduler.util"]
+    known: Callable[[object], bool] | None = getattr(util, "iscoroutinefunction_partial", None)
+    if known is None:  # the oldest versions
+        import asyncio
+        import inspect
+
+        known = inspect.iscoroutinefunction if sys.version_info >= (3, 14) else asyncio.iscoroutinefunction
+        while isinstance(fn, partial):
+            fn = fn.func
+    return known(fn)
 
 
 def _like(job: Any) -> Any:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.runners.scheduled import ON, Report, run
@@ -45,4 +47,13 @@ def test_threads_that_add_and_remove_jobs_leave_nothing_behind_and_have_no_fault
 def test_a_job_that_is_added_while_the_scheduler_starts_is_its_adders(version: str) -> None:
     seen = attack(version, "starting")
     seen.assert_inherited("at the start", "B")
+    assert seen.errors == {}
+
+
+@versions
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="asyncio has no such mark any more")
+def test_a_job_that_only_asyncio_takes_for_a_coroutine_function_runs_as_one(version: str) -> None:
+    seen = attack(version, "marked")
+    seen.assert_minted("recurring", "cron:apscheduler:")
+    seen.assert_inherited("one-shot", "C")
     assert seen.errors == {}

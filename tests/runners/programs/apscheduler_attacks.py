@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -14,8 +15,9 @@ from typing import Any
 
 import seen
 from apscheduler.events import EVENT_JOB_MODIFIED
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
-from seen import in_turn, see, wait_for
+from seen import in_turn, see, see_in_task, wait_for
 
 try:
     import pytz  # before 3.10, its zones are the only ones that APScheduler takes
@@ -158,7 +160,29 @@ def adding_while_it_starts() -> None:
     in_turn("B", starting.add_job, see, "date", args=["at the start"])
 
 
+def marked_coroutine_functions() -> None:
+    """A function that gives a coroutine, and is marked as such a one for asyncio only: a compiled one may be."""
+
+    def marked(label: str) -> Any:
+        return see_in_task(label)
+
+    marked._is_coroutine = getattr(asyncio.coroutines, "_is_coroutine", None)  # type: ignore[attr-defined]
+    assert asyncio.iscoroutinefunction(marked)
+
+    async def main() -> None:
+        running = AsyncIOScheduler(timezone=UTC)
+        in_turn("A", running.start)
+        in_turn("B", running.add_job, marked, "interval", args=["recurring"], seconds=0.02)
+        in_turn("C", running.add_job, marked, args=["one-shot"])
+        async with asyncio.timeout(PATIENCE):
+            while seen.number("recurring") < 2 or not seen.number("one-shot"):
+                await asyncio.sleep(0.005)
+
+    asyncio.run(main())
+
+
 SCENARIOS = {
+    "marked": marked_coroutine_functions,
     "listener": listener,
     "importing": importing_a_module_that_adds_a_job,
     "signals": signals,
