@@ -46,7 +46,7 @@ def _loop(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
         plain = each = self.coro
         if active.on:
             try:
-                each = self.coro = _each_iteration(self, plain)
+                each = self.coro = _each_iteration(self, plain, active)
             except Exception as exc:
                 faults.internal_error("discord", exc)
         try:
@@ -58,14 +58,14 @@ def _loop(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     return loop
 
 
-def _each_iteration(loop: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
+def _each_iteration(loop: Any, fn: Callable[..., Any], active: Active) -> Callable[..., Any]:
     import asyncio
 
     # This runs in it. (`Loop.get_task` is that of the last start.)
     own = asyncio.current_task()
 
     def departed() -> Departure | None:
-        if asyncio.current_task() is not own:
+        if not active.on or asyncio.current_task() is not own:
             return None
         return cron.departure(RUNNER, place.name_of(fn), fn, cause=_caused.get(loop))
 

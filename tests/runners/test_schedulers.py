@@ -78,6 +78,14 @@ def test_a_bots_repeating_jobs_are_minted_and_its_one_shot_jobs_are_whose_turn_h
 
 
 @versions
+def test_a_discord_loop_that_goes_on_when_otelctx_is_gone_is_as_without_it(version: str) -> None:
+    seen = run(DISCORD[version], "discord_loops.py", "uninstalls", **ON)
+    assert seen.keys("with")[0].startswith("cron:discord:")
+    assert [(one["key"], one["claim"]) for one in seen.of("without")] == [(None, "none")] * 2
+    assert seen.errors == {}
+
+
+@versions
 def test_a_discord_loop_is_minted_at_each_iteration_and_is_never_whose_has_started_it(version: str) -> None:
     off = run(DISCORD[version], "discord_loops.py", **OFF)
     assert off.app("loop") == ["A", *["left by loop"] * 2]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import seen
 from discord.ext import tasks
 from seen import APP_KEY, see
+
+import otelctx
 
 
 class Cog:
@@ -27,6 +30,18 @@ class Cog:
         see("after the loop")
 
 
+@tasks.loop(seconds=0.01, count=3)
+async def uninstalls() -> None:
+    """Have otelctx go after the first iteration."""
+    see("with" if not seen.seen else "without")
+    otelctx.uninstall()
+
+
+async def uninstalled() -> None:
+    await uninstalls.start()
+    seen.report()
+
+
 async def main() -> None:
     cog = Cog()
     plain: Any = cog.tick.coro
@@ -38,4 +53,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(uninstalled() if len(sys.argv) > 1 else main())
