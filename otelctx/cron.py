@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from otelctx import arrival, flow, policy, runs, runtime, snapshot
 from otelctx.departure import Departure
+from otelctx.interruption import pass_on
 from otelctx.tokens import give_back
 
 if TYPE_CHECKING:
@@ -104,7 +105,11 @@ def name_of_job(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     """What a job is called: its function's `name`, or the first argument's ``id`` or ``name`` where it has one."""
     first = args[0] if args else next(iter(kwargs.values()), None)
     for attribute in ("id", "name"):
-        found = first.get(attribute) if isinstance(first, dict) else getattr(first, attribute, None)
+        try:
+            found = first.get(attribute) if isinstance(first, dict) else getattr(first, attribute, None)
+        except Exception as exc:  # a property of the application's; the run is one all the same
+            pass_on(exc)
+            continue
         if isinstance(found, str) and found:
             return found
     return name

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import otelctx
-from otelctx import Claim, children
+from otelctx import Claim, children, metrics
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -638,6 +638,23 @@ def test_a_job_that_goes_through_two_declared_runners_is_one_run(install: Instal
     assert outer is not None
     assert outer.startswith("cron:")
     assert inner == outer
+
+
+class _Unloaded:
+    """A job of the application's whose attributes are not there yet, and cannot be had."""
+
+    def __getattr__(self, name: str) -> str:
+        raise RuntimeError(name)
+
+
+def test_a_job_whose_name_cannot_be_had_is_a_run_of_its_runner(install: Install) -> None:
+    install(cron={"runners": [f"{__name__}:run_declared"]})
+    errors = metrics.error_counts()
+    with otelctx.bind(session="A"):
+        key, claim = sys.modules[__name__].run_declared(_Unloaded())
+    assert str(key).startswith(f"cron:{__name__}:run_declared:")
+    assert claim == "shed"
+    assert metrics.error_counts() == errors
 
 
 def _is_holder(_: int) -> tuple[bool, str | None]:
