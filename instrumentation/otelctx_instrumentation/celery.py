@@ -276,11 +276,12 @@ def _handling(original: Callable[..., Any], active: Active) -> Callable[..., Any
 def _calling_back(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     """The replacement of what calls error callbacks, or sends them: the failed task's message has brought them."""
 
-    def _call_task_errbacks(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def _call_task_errbacks(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         run = _RUN.get()
-        if run is None or not active.on or mode.current() == "observe":
-            return original(self, *args, **kwargs)
-        return run.arrived.run(original, self, *args, **kwargs)
+        is_eager = getattr(request, "is_eager", False)  # the work of the task that runs it
+        if run is None or is_eager or not active.on or mode.current() == "observe":
+            return original(self, request, *args, **kwargs)
+        return run.arrived.run(original, self, request, *args, **kwargs)
 
     return _call_task_errbacks
 

@@ -48,6 +48,7 @@ def sends(self: Any, label: str) -> None:
     APP_KEY.set("A.sub")
     one.delay(f"{label}:sent")
     one.s(f"{label}:eager").apply(link=one.si(f"{label}:eager:link"))
+    fails.s(f"{label}:eager:fails").apply(link_error=failed_eagerly.s())
 
 
 @app.task(bind=True, max_retries=1)
@@ -57,6 +58,12 @@ def looks(self: Any, label: str) -> None:
     seen.seen[-1]["headers"] = [self.request.headers, self.request.as_execution_options().get("headers")]
     seen.seen[-1]["others"] = sorted(name for name in vars(self.request) if "otel" in name)
     raise self.retry(countdown=0)
+
+
+@app.task
+def failed_eagerly(request: Any, exc: Any, traceback: Any) -> None:
+    """An error callback of a task that a task runs within itself."""
+    see("sends:eager:called back")
 
 
 @app.task
@@ -80,7 +87,7 @@ def brought() -> None:
     chord([leaves.si("header"), leaves.si("header")], one.si("body")).delay()
     wait_for("body")
     sends.apply_async(["sends"], link=one.si("link of sends"))
-    for label in ("sends:sent", "sends:eager:link", "link of sends"):
+    for label in ("sends:sent", "sends:eager:link", "sends:eager:called back", "link of sends"):
         wait_for(label)
 
 
