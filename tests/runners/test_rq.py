@@ -72,6 +72,19 @@ def test_a_job_that_is_put_back_is_whose_it_was(shared: Shared) -> None:
     assert [line["key"] for line in world.wait(2, label="requeued")] == ["A", "A"]
 
 
+def test_an_attempt_that_a_job_asks_for_keeps_the_key_of_its_message_and_is_granted_a_claim_of_its_own(
+    new_world: NewWorld, runner_python: RunnerPython, redis: str
+) -> None:
+    python = runner_python(*RQ.versions["highest"])
+    world = RQ.begin(new_world, python, redis, "simple", AMBIENT="C")
+    RQ.send(world, python, "asks")
+    attempts = world.wait(3, label="asks again")
+    assert [(line["key"], line["app"], line["attempt"]) for line in attempts] == [("A", "A", n) for n in "123"]
+    RQ.send(world, python, "asks", OTELCTX_ENABLED="", LABELS="old ")
+    (key,) = {line["key"] for line in world.wait(3, label="old asks again")}
+    assert key.startswith("task:rq:rq_jobs.asks_again:")
+
+
 def test_a_callback_that_the_worker_itself_calls_is_its_jobs(new_world: NewWorld, python: Path, redis: str) -> None:
     world = RQ.begin(new_world, python, redis, "fork")
     RQ.send(world, python, "stop")

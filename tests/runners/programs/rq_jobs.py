@@ -9,7 +9,7 @@ import attributes
 import rq.worker
 import sightings
 from redis import Redis
-from rq import Queue, get_current_job
+from rq import Queue, Retry, get_current_job
 from sightings import APP_KEY, see
 
 if os.environ.get("TELEMETRY"):
@@ -39,6 +39,13 @@ def retried(label: str, times: int, bound: str = "") -> None:
         APP_KEY.set(bound)
     if connection.incr(f"failed:{label}") <= times:
         raise ValueError(label)
+
+
+def asks_again(label: str, times: int, bound: str) -> Any:
+    """Ask for another attempt `times` times, by what it returns, which newer versions know."""
+    see(label)
+    APP_KEY.set(bound)
+    return Retry(max=5) if connection.incr(f"asked:{label}") <= times else None
 
 
 def spreads(label: str) -> None:

@@ -31,6 +31,12 @@ def own() -> None:
         queue.enqueue("rq_jobs.seen", "by name")
 
 
+def asks() -> None:
+    """A job that asks for other attempts, and holds a claim."""
+    with session("A"), otelctx.grant_claim(otelctx.Claim("t1")):
+        queue.enqueue(jobs.asks_again, f"{turns.BEFORE}asks again", 2, "tainted")
+
+
 def later() -> None:
     """A retry that is for later."""
     with session("A"):
