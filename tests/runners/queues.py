@@ -89,7 +89,7 @@ CELERY = TaskQueue(
     "celery_app.",
     {
         # The command of 5.2 needs an interface of importlib.metadata's that is gone in 3.12.
-        "lowest": ("celery[redis]==5.2.7" if sys.version_info < (3, 12) else "celery[redis]==5.3.1", THEIRS),
+        "lowest": ("celery[redis]==5.2.7" if sys.version_info < (3, 12) else "celery[redis]==5.3.0", THEIRS),
         "highest": ("celery[redis]==5.7.0", THEIRS, "gevent"),
     },
     dict.fromkeys(("lowest", "highest"), ("prefork", "threads", "solo")),
@@ -112,7 +112,7 @@ def _rq_cron(python: Path, version: str) -> Command | None:
 RQ = TaskQueue(
     "rq",
     "rq_jobs.",
-    {"lowest": ("rq==1.16.2",), "highest": ("rq==3.0.0",)},
+    {"lowest": ("rq==1.16.0",), "highest": ("rq==3.0.0",)},
     dict.fromkeys(("lowest", "highest"), ("simple", "fork")),
     _rq,
     "rq_jobs",
@@ -133,7 +133,7 @@ def _none(python: Path, version: str) -> Command | None:
 HUEY = TaskQueue(
     "huey",
     "huey_app.",
-    {"lowest": ("huey==2.5.5",), "highest": ("huey==3.5.4", "gevent")},
+    {"lowest": ("huey==2.5.0",), "highest": ("huey==3.5.4", "gevent")},
     {"lowest": ("thread", "process"), "highest": ("thread", "process", "greenlet")},
     _huey,
     "huey_app",
