@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-OTELCTX = (sys.executable, "-c", "from otelctx.cli import main; main()", "run")
+OTELCTX = (sys.executable, "-m", "otelctx", "run")
 
 CODE = """
 import json, os, sys
