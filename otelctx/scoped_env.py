@@ -63,8 +63,8 @@ _prefix: str | None = None
 _hides = False
 _predicate: str | None = None
 _environ: Any = os.environ
-_lock = _thread.allocate_lock()
-forks.renew_in_child(globals(), "_lock", _thread.allocate_lock)
+_lock = _thread.RLock()  # re-entrant: a signal handler may interrupt the thread that holds it, and read a variable
+forks.renew_in_child(globals(), "_lock", _thread.RLock)
 
 _sources: tuple[Registry, dict[str, list[tuple[int, Key, EnvSource]]]] | None = None
 

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from itertools import count, product
+from types import FrameType
 from typing import Any, Protocol
 from unittest import mock
 
@@ -1521,3 +1523,28 @@ def test_what_otelctx_reads_itself_is_no_read(scope: Scope, alerts: list[Mismatc
         with otelctx.bind(session="A"):
             assert otelctx.is_claim_holder()
         assert told(alerts) == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="there is no signal to raise on this system")
+def test_a_signal_handler_may_name_another_variable_of_the_claims_while_one_is_declared(scope: Scope) -> None:
+    scope()
+    found: list[bool] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        found.append(scoped_env.declares(f"{TASK}_TWO"))
+
+    def trace(frame: FrameType, event: str, argument: object) -> None:
+        if frame.f_code is env_view.declare_too.__code__:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    tracing = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        found.append(scoped_env.declares(f"{TASK}_ONE"))
+    finally:
+        sys.settrace(tracing)
+        signal.signal(signal.SIGUSR1, before)
+    assert found == [True, True]
+    assert {f"{TASK}_ONE", f"{TASK}_TWO"} <= scoped_env.names
