@@ -8,6 +8,7 @@ from types import CoroutineType, coroutine
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from otelctx import arrival, faults, mode, workers
+from otelctx import snapshot as snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Mapping
@@ -47,6 +48,13 @@ class Arrival:
             return arrival.replayed(departure, fn, args, kwargs)
         finally:
             del departure, fn, args, kwargs
+
+    def departs(self) -> Snapshot:
+        """What a message departs as that is sent once more from within the run, the current context: a retry.
+
+        In observe a run has the worker's own context, which is nobody's message.
+        """
+        return self.departure.snapshot if self._is_watched else snapshots.depart()
 
     async def run_async(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Await ``fn(*args, **kwargs)`` as it departed, in a context of its own; see `awaited`."""

@@ -191,13 +191,13 @@ class _Trace:
         if arriving is None:
             return self.__wrapped__(uuid, args, kwargs, request)
         try:
-            return arriving.run(self._traced, uuid, args, kwargs, request)
+            return arriving.run(self._arrived, arriving, uuid, args, kwargs, request)
         except MismatchError as exc:  # of the arrival: what a task raises, Celery keeps to itself
             run = _Run(str(uuid), _retries(request or {}), arriving.departure.snapshot)
             return run.arrived.run(_within, run, self._refused, exc, args, kwargs, request)
 
-    def _traced(self, uuid: Any, args: Any, kwargs: Any, request: Any) -> Any:
-        run = _Run(str(uuid), _retries(request or {}), snapshots.depart())
+    def _arrived(self, arriving: Arrival, uuid: Any, args: Any, kwargs: Any, request: Any) -> Any:
+        run = _Run(str(uuid), _retries(request or {}), arriving.departs())
         return _within(run, self.__wrapped__, uuid, args, kwargs, request)
 
     def _refused(self, exc: MismatchError, args: Any, kwargs: Any, request: Any) -> Any:

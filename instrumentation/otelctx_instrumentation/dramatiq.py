@@ -26,7 +26,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otelctx import faults, policy, tasks
-from otelctx import snapshot as snapshots
 from otelctx.mismatch import MismatchError
 from otelctx_instrumentation.patching import Active, Patch
 
@@ -119,7 +118,7 @@ def _processing(original: Callable[..., Any], active: Active) -> Callable[..., A
         if arriving is None:
             return original(self, message)
         try:
-            return arriving.run(_processed, original, self, message)
+            return arriving.run(_processed, arriving, original, self, message)
         except MismatchError as exc:  # of the arrival: what an actor raises, Dramatiq keeps to itself
             return _refused(self, message, exc)
         finally:
@@ -141,8 +140,8 @@ def _arrival(broker: Any, message: Any) -> Arrival:
     )
 
 
-def _processed(original: Callable[..., Any], worker: Any, message: Any) -> Any:
-    tokens = _RUN.set(_Run(str(message.message_id), snapshots.depart())), _DONE.set(False)
+def _processed(arriving: Arrival, original: Callable[..., Any], worker: Any, message: Any) -> Any:
+    tokens = _RUN.set(_Run(str(message.message_id), arriving.departs())), _DONE.set(False)
     try:
         return original(worker, message)
     finally:

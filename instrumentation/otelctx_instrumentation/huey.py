@@ -25,7 +25,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otelctx import arrival, cron, faults, mode, policy, tasks, workers
-from otelctx import snapshot as snapshots
 from otelctx.keys import MISSING
 from otelctx.mismatch import MismatchError
 from otelctx_instrumentation.patching import Active, Patch
@@ -208,7 +207,7 @@ def _executing(original: Callable[..., Any], active: Active) -> Callable[..., An
         def execute() -> Any:
             nonlocal has_begun
             has_begun = True
-            token = _RUN.set(_Run(task.id, snapshots.depart()))
+            token = _RUN.set(_Run(task.id, arriving.departs()))
             try:
                 return original(self, task, timestamp)
             finally:

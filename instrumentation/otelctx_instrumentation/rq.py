@@ -21,7 +21,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otelctx import faults, flow, mode, policy, tasks, workers
-from otelctx import snapshot as snapshots
 from otelctx.interruption import pass_on
 from otelctx.keys import MISSING
 from otelctx.mismatch import MismatchError
@@ -170,7 +169,7 @@ def _performing(original: Callable[..., Any], active: Active) -> Callable[..., A
         def perform() -> Any:
             nonlocal has_begun
             has_begun = True
-            token = _RUN.set(_Run(job.id, arriving.attempt, snapshots.depart()))
+            token = _RUN.set(_Run(job.id, arriving.attempt, arriving.departs()))
             try:
                 return original(self, job, *args, **kwargs)
             finally:
@@ -250,6 +249,5 @@ PATCHES = (
     # Up to 2.5 it is the one class's, later the other's.
     Patch("rq.worker", "Worker.perform_job", _performing, is_own=True),
     Patch("rq.worker", "BaseWorker.perform_job", _performing, is_own=True),
-    Patch("rq.worker", "Worker.work", _working, is_own=True),
-    Patch("rq.worker", "BaseWorker.work", _working, is_own=True),
+    Patch("rq.worker", "BaseWorker.work", _working),
 )

@@ -22,7 +22,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otelctx import faults, policy, runs, tasks
-from otelctx import snapshot as snapshots
 from otelctx.mismatch import MismatchError
 from otelctx.tokens import give_back
 from otelctx_instrumentation.patching import Active, Patch
@@ -154,7 +153,7 @@ def _running(original: Callable[..., Any], active: Active) -> Callable[..., Any]
             # What sends this task is done with that, where it runs in place.
             tokens: list[Token[Any]] = [_TICK.set(None), _DUE.set(None)]
             if arriving is not None:
-                tokens.append(_RUN.set(_Run(message.task_id, snapshots.depart())))
+                tokens.append(_RUN.set(_Run(message.task_id, arriving.departs())))
             try:
                 return await original(self, target, message, *args, **kwargs)
             finally:

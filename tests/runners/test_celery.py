@@ -140,6 +140,17 @@ def test_a_worker_and_its_children_are_nobodys_whoever_starts_them(celery: Celer
     assert len({child["pid"] for child in children}) >= 3
 
 
+def test_a_worker_in_which_otelctx_is_installed_once_celery_is_imported_knows_whose_its_tasks_are(
+    new_world: NewWorld, python: Path, redis: str
+) -> None:
+    for pool in CELERY.kinds["highest"]:
+        world = CELERY.begin(new_world, python, redis, pool, OTELCTX_ENABLED="", INSTALL="1")
+        CELERY.send(world, python, "one", INSTALL="", **ON)
+        for label in "AB":
+            (seen,) = world.wait(1, label=label)
+            assert (seen["key"], seen["app"]) == (label, label), pool
+
+
 def test_a_tick_of_beat_has_a_key_of_its_own_which_its_retries_keep(celery: Celery, python: Path) -> None:
     world = celery("prefork", TICK="0.4", TELEMETRY="1")
     world.start(python, "-m", "celery", "-A", "celery_app", "beat", AMBIENT="A")

@@ -195,6 +195,7 @@ def test_a_worker_without_otelctx_reads_what_one_with_it_sends_and_in_observe_it
     queue.send(off, python, "in_turn", "retry", **ON)
     observed = queue.begin(new_world, python, redis, kind, OTELCTX_MODE="observe", AMBIENT="C", TELEMETRY="1")
     queue.send(observed, python, "in_turn")
+    queue.send(observed, python, "traced")
     # What it sees of itself, in tasks of which each is sent once the one before it has run.
     labels = ["A", "B", "nobody", "bound", *[f"{who}{number}" for number in range(3) for who in ("A", "nobody")]]
     assert {label: _of_the_applications(seen(observed, label)) for label in labels} == {
@@ -205,6 +206,10 @@ def test_a_worker_without_otelctx_reads_what_one_with_it_sends_and_in_observe_it
     alerts = {(alert["reason"], alert["action"]) for alert in observed.wait(2, "alert")}
     assert ("foreign", "observed") in alerts
     assert {action for _, action in alerts} == {"observed"}
+    # A retry is its message's here too: other workers may do more than observe.
+    (sent,) = observed.wait(1, "span", name="turn")
+    runs = [span for span in observed.wait(3, "span", trace=sent["trace"]) if span["name"].endswith("retried")]
+    assert [span["attributes"]["session.id"] for span in runs] == ["A", "A"]
 
 
 def _of_the_applications(line: Line) -> tuple[object, object]:
