@@ -140,6 +140,13 @@ def test_a_worker_and_its_children_are_nobodys_whoever_starts_them(celery: Celer
     assert len({child["pid"] for child in children}) >= 3
 
 
+def test_what_a_worker_does_for_a_task_that_it_cancels_is_done_as_the_task(celery: Celery, python: Path) -> None:
+    world = celery("prefork", AMBIENT="C")
+    CELERY.send(world, python, "cancelled")
+    (seen,) = world.wait(1, label="waits:on_retry")
+    assert (seen["key"], seen["app"]) == ("A", "A")
+
+
 def test_a_worker_in_which_otelctx_is_installed_once_celery_is_imported_knows_whose_its_tasks_are(
     new_world: NewWorld, python: Path, redis: str
 ) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import attributes
 import sightings
 from celery import Celery, Task, signals
+from celery.worker.control import control_command
+from celery.worker.state import active_requests
 from sightings import APP_KEY, see
 
 if os.environ.get("THEIRS"):  # OpenTelemetry's own instrumentation
@@ -154,6 +156,22 @@ def hangs(label: str) -> None:
 
     see(label)
     time.sleep(30)
+
+
+@app.task(base=_Watched)
+def waits(label: str) -> None:
+    """Run until the worker cancels it."""
+    import time
+
+    see(label)
+    time.sleep(30)
+
+
+@control_command()
+def cancel(state: Any) -> None:
+    """What a worker does with the tasks that it runs when it has lost its broker, where it is told to."""
+    for request in list(active_requests):
+        request.cancel(state.consumer.pool)
 
 
 @app.task(acks_late=True, reject_on_worker_lost=True)

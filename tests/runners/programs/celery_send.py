@@ -72,6 +72,14 @@ def for_later() -> None:
         tasks.seen.apply_async(["claimed, for later"], countdown=0.2)
 
 
+def cancelled() -> None:
+    """A task that its worker cancels."""
+    with session("A"):
+        tasks.waits.delay("waits")
+    turns.wait_for("waits")
+    app.control.broadcast("cancel")
+
+
 def broken() -> None:
     """Carriers that are none, as whoever can write to the broker may make them."""
     carriers = {**turns.BROKEN, "number": 17, "list": ["1", "", "{}"]}

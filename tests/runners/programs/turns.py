@@ -139,10 +139,11 @@ def in_turn() -> Iterator[Message]:
     for scenario in (one, taint):
         for task, arguments in scenario():
             yield task, arguments
-            _wait_for(f"{BEFORE}{arguments[0]}")
+            wait_for(f"{BEFORE}{arguments[0]}")
 
 
-def _wait_for(label: str) -> None:
+def wait_for(label: str) -> None:
+    """Wait until there is a sighting with this label."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         with open(os.environ["SIGHTINGS"]) as file:
