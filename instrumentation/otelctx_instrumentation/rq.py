@@ -102,11 +102,17 @@ def _enqueueing(original: Callable[..., Any], active: Active) -> Callable[..., A
 
 def _retrying(original: Callable[..., Any], active: Active) -> Callable[..., Any]:
     def retry(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = _RUN.get()
-        if active.on and run is not None and run.id == self.id:
-            # RQ counts attempts down from a number that it forgets, or not at all.
-            again = run.attempt + 1
-            vars(self)[NOTE] = run.arrived.run(tasks.depart, policy.RETRY, message=self.id, attempt=again)
+        if active.on:
+            try:
+                run = _RUN.get()
+                if run is None or run.id != self.id:  # its process is gone, and the worker itself sends it once more
+                    arriving = _arrival(self, is_told=True)
+                    run = _Run(self.id, arriving.attempt, arriving.departure.snapshot)
+                # RQ counts attempts down from a number that it forgets, or not at all.
+                again = run.attempt + 1
+                vars(self)[NOTE] = run.arrived.run(tasks.depart, policy.RETRY, message=self.id, attempt=again)
+            except Exception as exc:
+                faults.internal_error(RUNNER, exc)
         return original(self, *args, **kwargs)
 
     return retry

@@ -85,6 +85,16 @@ def test_an_attempt_that_a_job_asks_for_keeps_the_key_of_its_message_and_is_gran
     assert key.startswith("task:rq:rq_jobs.asks_again:")
 
 
+def test_a_job_whose_process_is_gone_keeps_its_key_and_is_granted_a_claim_of_its_own(
+    new_world: NewWorld, python: Path, redis: str
+) -> None:
+    world = RQ.begin(new_world, python, redis, "fork", AMBIENT="C", TELEMETRY="1")
+    RQ.send(world, python, "dies")
+    attempts = world.wait(2, label="dies")
+    assert [(line["key"], line["app"], line["attempt"]) for line in attempts] == [("A", "A", n) for n in "12"]
+    assert not world.lines("alert")
+
+
 def test_a_callback_that_the_worker_itself_calls_is_its_jobs(new_world: NewWorld, python: Path, redis: str) -> None:
     world = RQ.begin(new_world, python, redis, "fork")
     RQ.send(world, python, "stop")

@@ -48,6 +48,13 @@ def asks_again(label: str, times: int, bound: str) -> Any:
     return Retry(max=5) if connection.incr(f"asked:{label}") <= times else None
 
 
+def dies(label: str) -> None:
+    """Take its process down the first time."""
+    see(label)
+    if connection.incr(f"died:{label}") == 1:
+        os._exit(1)
+
+
 def spreads(label: str) -> None:
     """Enqueue another job."""
     see(label)

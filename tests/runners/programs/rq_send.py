@@ -37,6 +37,12 @@ def asks() -> None:
         queue.enqueue(jobs.asks_again, f"{turns.BEFORE}asks again", 2, "tainted")
 
 
+def dies() -> None:
+    """A job whose process goes down, and that holds a claim."""
+    with session("A"), otelctx.grant_claim(otelctx.Claim("t1")):
+        queue.enqueue(jobs.dies, "dies", retry=Retry(max=2))
+
+
 def later() -> None:
     """A retry that is for later."""
     with session("A"):
