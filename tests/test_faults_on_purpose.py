@@ -289,7 +289,8 @@ def test_what_work_raises_ends_where_it_does_without_otelctx(programs: Programs)
             thread.join()
         if issubclass(kind, Exception):  # the others end the worker of a ThreadPool, and the caller waits for ever
             try:
-                ThreadPool(1).apply(work)
+                with ThreadPool(1) as another:  # a garbage one writes to a pipe that may be closed by then
+                    another.apply(work)
             except BaseException as error:
                 print("apply", repr(error))
     """,

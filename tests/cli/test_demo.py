@@ -36,6 +36,8 @@ from otelctx.cli.tree import trace_tree
 
 RECORDED = Path(__file__).with_name("observed_traces.jsonl")
 MAIN = "from otelctx.cli import main; main()"
+INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+"""A shell that starts the tests in the background has SIGINT ignored in all that they start."""
 
 
 def plain_traffic(directory: Path, rounds: int) -> Outcome:
@@ -199,7 +201,8 @@ def test_a_demo_that_is_stopped_leaves_no_gateway_and_no_worker_behind(
 ) -> None:
     log = tmp_path / "plain" / LOG_FILE
     arguments = ["demo", "--mode", "plain", "--turns", "1000", "--no-progress", "--keep", str(tmp_path)]
-    demo = subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", INTERRUPTIBLE + MAIN, *arguments]
+    demo = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         eventually(lambda: log.exists() and "goes to the worker" in log.read_text())
         demo.send_signal(number)
