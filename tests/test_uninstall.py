@@ -7,6 +7,7 @@ import functools
 import importlib
 import inspect
 import logging
+import os
 import pkgutil
 import sys
 import threading
@@ -538,6 +539,16 @@ def test_installing_from_many_threads_at_once_is_installing_once(install: Instal
         assert by_submit() == "A"
     otelctx.uninstall()
     assert all(own(patch) is before[key] for key, patch in PATCHES.items())
+
+
+def test_what_stands_in_for_a_function_can_what_that_can(install: Install) -> None:
+    before = set(os.supports_fd)
+    could = os.execve in before
+    install()
+    assert (os.execve in os.supports_fd) == could
+    otelctx.uninstall()
+    assert os.supports_fd == before
+    assert (os.execve in os.supports_fd) == could
 
 
 class Subscripted:

@@ -97,7 +97,7 @@ def apply(settings: Config) -> None:
     services.configure(settings.threads.service)
     for module in modules():
         patching.apply(module.PATCHES)
-    patching.hook((*gevent.HOOKS, *celery.HOOKS))
+    patching.hook((*gevent.HOOKS, *celery.HOOKS, *subprocess.HOOKS))
     patching.apply(baggage.patches(settings))
     patching.apply(environ.patches(settings))
     patching.apply(functions.patches(settings.cron.runners))

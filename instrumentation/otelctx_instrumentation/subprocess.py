@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otelctx import children, cron, forks, scoped_env
 from otelctx_instrumentation import owners
-from otelctx_instrumentation.patching import Active, Patch
+from otelctx_instrumentation.patching import Active, Hook, Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -197,6 +197,24 @@ def spawners(paths: Iterable[str]) -> Iterator[Patch]:
         yield Patch(module, name, _spawner, is_declared=True)
 
 
+_able: Final[set[Any]] = set()
+"""What `_say_what_it_can` has put into ``os.supports_fd``."""
+
+
+def _say_what_it_can(module: Any) -> None:
+    """``os.supports_fd`` has functions in it, and is asked for the one that is in the original's place."""
+    ours = getattr(module, "execve", None)
+    if getattr(ours, "__wrapped__", None) in module.supports_fd and ours not in module.supports_fd:
+        module.supports_fd.add(ours)
+        _able.add(ours)
+
+
+def _say_no_more(module: Any) -> None:
+    module.supports_fd.difference_update(_able)
+    _able.clear()
+
+
+HOOKS = (Hook("os", _say_what_it_can, _say_no_more),)
 PATCHES = (
     Patch("subprocess", "Popen.__init__", _popen),
     Patch("os", "posix_spawn", _posix_spawn),
