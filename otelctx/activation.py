@@ -140,7 +140,7 @@ class _Activation:
     __slots__ = ("_finished", "_guard", "_process", "closed", "owner")
 
     def __init__(self) -> None:
-        self._guard = _thread.RLock()  # for the fields below; never held while anything is imported
+        self._guard = _thread.allocate_lock()  # for the fields below; never held while anything is imported
         self._finished = _thread.allocate_lock()  # held by the thread that runs it, from start to end
         self._process = 0
         self.owner: int | None = None
@@ -148,7 +148,7 @@ class _Activation:
 
     def renew_guard(self) -> None:
         """In a forked child: a thread that is gone may hold it."""
-        self._guard = _thread.RLock()
+        self._guard = _thread.allocate_lock()
 
     def run(self) -> None:
         me = _thread.get_ident()
