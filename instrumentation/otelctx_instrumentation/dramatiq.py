@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otelctx import faults, policy, tasks
 from otelctx.mismatch import MismatchError
+from otelctx.tokens import give_back
 from otelctx_instrumentation.patching import Active, Patch
 
 if TYPE_CHECKING:
@@ -145,8 +146,7 @@ def _processed(arriving: Arrival, original: Callable[..., Any], worker: Any, mes
     try:
         return original(worker, message)
     finally:
-        for token in tokens:
-            token.var.reset(token)  # type: ignore[arg-type]
+        give_back(*tokens)
 
 
 def _refused(worker: Any, message: Any, exc: MismatchError) -> None:

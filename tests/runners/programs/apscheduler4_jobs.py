@@ -8,7 +8,6 @@ import os
 import queue
 import sys
 import threading
-import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -39,7 +38,7 @@ from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 from opentelemetry import baggage
 from opentelemetry import context as otel_context
-from seen import APP_KEY, in_turn, see, see_and_leave, see_in_task, wait_for
+from seen import APP_KEY, in_turn, see, see_and_leave, see_in_task, wait_for, wait_until
 
 import otelctx
 
@@ -338,14 +337,6 @@ def persistent(path: str, serializer: str, what: str) -> None:
         if what != "add":
             scheduler.stop()
     seen.report()
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.01)
 
 
 @task(id="decorated", job_executor="async", metadata={"task": "its own", "both": "task"})

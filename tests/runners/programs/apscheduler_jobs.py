@@ -17,10 +17,10 @@ from apscheduler.executors.pool import ProcessPoolExecutor, ThreadPoolExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.blocking import BlockingScheduler
-from seen import in_turn, see, see_and_leave, see_in_task, wait_for
+from seen import in_turn, see, see_and_leave, see_in_task, wait_for, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 try:
     import pytz  # before 3.10, its zones are the only ones that APScheduler takes
@@ -254,14 +254,6 @@ def twisted() -> None:
     scheduler.add_job(see, args=["nobody's"], misfire_grace_time=60)
     wait_for("nobody's")
     seen.report()
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.005)
 
 
 if __name__ == "__main__":

@@ -73,9 +73,4 @@ def outcome() -> None:
 
 
 if __name__ == "__main__":
-    for scenario in sys.argv[1:]:
-        if scenario in turns.SCENARIOS:
-            for task, arguments in turns.of(scenario):
-                send(task, *arguments)
-        else:
-            globals()[scenario]()
+    turns.run(sys.argv[1:], send, globals())

@@ -90,6 +90,15 @@ def wait_for(label: str, times: int = 1, poll: Callable[[], object] = lambda: ti
         poll()
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait until `is_so`."""
+    deadline = time.monotonic() + 20
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.005)
+
+
 def report() -> None:
     """Print all of it, and end at once: a scheduler's threads may linger."""
     spans = [

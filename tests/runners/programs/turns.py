@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sightings import see, session
 
@@ -37,6 +37,16 @@ def of(scenario: str) -> Iterator[Message]:
     """The messages of one of the scenarios here."""
     for task, (label, *others) in SCENARIOS[scenario]():
         yield task, (f"{BEFORE}{label}", *others)
+
+
+def run(scenarios: list[str], send: Callable[..., object], others: dict[str, Any]) -> None:
+    """Run each of `scenarios`: `send` the messages of those that are here; the rest are functions among `others`."""
+    for scenario in scenarios:
+        if scenario in SCENARIOS:
+            for task, arguments in of(scenario):
+                send(task, *arguments)
+        else:
+            others[scenario]()
 
 
 def one() -> Iterator[Message]:
